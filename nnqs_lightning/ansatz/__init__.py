@@ -1,0 +1,1 @@
+"""Wave functions of determinants."""

@@ -1,0 +1,1 @@
+"""Networks: tensors only, no chemistry."""

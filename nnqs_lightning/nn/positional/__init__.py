@@ -1,0 +1,1 @@
+"""How a decoder learns where a token sits."""

@@ -1,0 +1,55 @@
+"""The contract of a positional scheme."""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class PositionContext:
+    """What a scheme may know of the decoder that it serves."""
+
+    n_positions: int
+    """Positions run from 0 to n_positions − 1; n_positions = L if the start token shares the count, else L + 1."""
+    d_model: int
+    n_heads: int
+    d_head: int
+    start_has_own_place: bool = False
+    """False: [S, t_0 … t_{L−2}] stands at 0 … L−1, output i predicts t_i. True: orbital i's token at i, S apart."""
+    pairs: Mapping[str, Tensor] = field(default_factory=dict)
+    """Named orbital-pair matrices [L, L] in decoding order: ``exchange``, ``coulomb``, ``one_electron``, …"""
+    features: Mapping[str, Tensor] = field(default_factory=dict)
+    """Named orbital features [L] or [L, k] in decoding order: ``energy``, ``occupation``, …"""
+
+
+class PositionalScheme(nn.Module, ABC):
+    """Tells a decoder where its tokens sit: three hooks, each an identity by default, all three always called.
+
+    Positions are int64 [T], passed explicitly so that cached decoding sees the same ones as a full pass. Schemes that
+    name orbitals use :meth:`query_orbitals` and :meth:`key_orbitals`: a query stands for the orbital about to be
+    predicted, a key for the orbital whose token it carries.
+    """
+
+    def __init__(self, context: PositionContext) -> None:
+        super().__init__()
+        self.context = context
+
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Add to the token embeddings: [N, T, d_model] → the same shape."""
+        return x
+
+    def rotate(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Rotate queries [N, H, Tq, d_head] and keys [N, H, Tk, d_head]."""
+        return q, k
+
+    def bias(self, q_positions: Tensor, k_positions: Tensor) -> Tensor | None:
+        """Additive attention bias [H, Tq, Tk], None for zero."""
+        return None
+
+
+PositionalFactory = Callable[[PositionContext], PositionalScheme]
+"""What the config key ``model.ansatz.positional`` holds: a class whose first argument is the context."""

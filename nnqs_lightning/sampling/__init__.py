@@ -1,0 +1,1 @@
+"""Samplers of the Born distribution |ψ|²."""

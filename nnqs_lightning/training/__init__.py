@@ -1,0 +1,1 @@
+"""Lightning wiring: module, data, callbacks, checkpoints, strategies."""

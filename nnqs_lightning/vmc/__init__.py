@@ -1,0 +1,1 @@
+"""Local energies, estimators and what is minimised."""
