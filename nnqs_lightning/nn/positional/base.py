@@ -14,12 +14,12 @@ class PositionContext:
     """What a scheme may know of the decoder that it serves."""
 
     n_positions: int
-    """Positions run from 0 to n_positions − 1; n_positions = L if the start token shares the count, else L + 1."""
+    """Number of places: one for each of the L inputs [S, t_0 … t_{L−2}]; output i predicts t_i."""
     d_model: int
     n_heads: int
     d_head: int
-    start_has_own_place: bool = False
-    """False: [S, t_0 … t_{L−2}] stands at 0 … L−1, output i predicts t_i. True: orbital i's token at i, S apart."""
+    start_position: int = 0
+    """Place of the start token. 0: it shares the count, t_i stands at i + 1. −1: its own place, t_i stands at i."""
     pairs: Mapping[str, Tensor] = field(default_factory=dict)
     """Named orbital-pair matrices [L, L] in decoding order: ``exchange``, ``coulomb``, ``one_electron``, …"""
     features: Mapping[str, Tensor] = field(default_factory=dict)
@@ -29,14 +29,23 @@ class PositionContext:
 class PositionalScheme(nn.Module, ABC):
     """Tells a decoder where its tokens sit: three hooks, each an identity by default, all three always called.
 
-    Positions are int64 [T], passed explicitly so that cached decoding sees the same ones as a full pass. Schemes that
-    name orbitals use :meth:`query_orbitals` and :meth:`key_orbitals`: a query stands for the orbital about to be
-    predicted, a key for the orbital whose token it carries.
+    Positions are int64 [T], passed explicitly so that cached decoding sees the same ones as a full pass; they run
+    from ``context.start_position`` on. Schemes that name orbitals use :meth:`query_orbitals` and
+    :meth:`key_orbitals`: a query stands for the orbital about to be predicted, a key for the orbital whose token
+    it carries.
     """
 
     def __init__(self, context: PositionContext) -> None:
         super().__init__()
         self.context = context
+
+    def query_orbitals(self, positions: Tensor) -> Tensor:
+        """Decoding index of the orbital that a query at each position predicts: 0 … L − 1."""
+        return positions - self.context.start_position
+
+    def key_orbitals(self, positions: Tensor) -> Tensor:
+        """Decoding index of the orbital whose token a key at each position carries; −1 for the start token."""
+        return positions - self.context.start_position - 1
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         """Add to the token embeddings: [N, T, d_model] → the same shape."""
