@@ -55,8 +55,11 @@ class PositionalScheme(nn.Module, ABC):
         """Rotate queries [N, H, Tq, d_head] and keys [N, H, Tk, d_head]."""
         return q, k
 
-    def bias(self, q_positions: Tensor, k_positions: Tensor) -> Tensor | None:
-        """Additive attention bias [H, Tq, Tk], None for zero."""
+    def bias(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor | None:
+        """Additive attention bias, [H, Tq, Tk] or (contextual schemes) [N, H, Tq, Tk]; None for zero.
+
+        ``q`` and ``k`` are the rotated queries and keys.
+        """
         return None
 
 
