@@ -1,0 +1,68 @@
+"""Schemes that add a signal to the embeddings, and the one that gives none."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from nnqs_lightning.errors import UserError
+from nnqs_lightning.nn.positional.base import PositionalScheme, PositionContext
+
+
+class NoPositional(PositionalScheme):
+    """No positional signal: order is visible through the causal mask alone (Kazemnejad et al. 2023, 2305.19466)."""
+
+
+class LearnedAbsolute(PositionalScheme):
+    """x_n + e[n] with a learned row for each place (Gehring et al. 2017, 1705.03122).
+
+    It knows no place beyond those it was built for.
+
+    Args:
+        context: what the decoder tells.
+        std: standard deviation of the rows at the start; 1 is that of the token embeddings.
+    """
+
+    def __init__(self, context: PositionContext, std: float = 1.0) -> None:
+        super().__init__(context)
+        self.table = nn.Embedding(context.n_positions, context.d_model)
+        nn.init.normal_(self.table.weight, std=std)
+
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Add the rows of the places; UserError beyond the table."""
+        rows = positions - self.context.start_position
+        require_known(rows, self.table.num_embeddings, "LearnedAbsolute has learned")
+        return x + self.table(rows)
+
+
+class Sinusoidal(PositionalScheme):
+    """x_n + [sin(ω_k n), cos(ω_k n)]_k, ω_k = base^(−2k/d_model) (Vaswani et al. 2017, 1706.03762, §3.5).
+
+    Args:
+        context: what the decoder tells.
+        base: ratio of the longest to the shortest wavelength.
+        scale: factor of the whole signal; its root mean square is scale/√2, that of token embeddings 1.
+    """
+
+    def __init__(self, context: PositionContext, base: float = 10000.0, scale: float = 1.0) -> None:
+        super().__init__(context)
+        self.scale = scale
+        self.frequencies: Tensor
+        exponents = torch.arange(0, context.d_model, 2, dtype=torch.float64) / context.d_model
+        self.register_buffer("frequencies", base**-exponents)
+
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Add the waves, sines at even columns, cosines at odd ones."""
+        angles = positions[:, None] * self.frequencies
+        waves = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
+        return x + self.scale * waves[:, : x.shape[-1]].to(x.dtype)
+
+
+def require_known(indices: Tensor, limit: int, owner: str) -> None:
+    """Raise UserError if an index reaches ``limit``; ``owner`` opens the sentence."""
+    if indices.numel() and int(indices.max()) >= limit:
+        raise UserError(
+            f"{owner} {limit} places and cannot give place {int(indices.max()) + 1}: "
+            "build model.ansatz for the longer system and load what fits, or choose a model.ansatz.positional "
+            "that extends, such as Rotary or Alibi"
+        )
