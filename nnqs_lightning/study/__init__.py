@@ -1,0 +1,1 @@
+"""Studies: a factorial of short training runs, its table, its statistics and its plots."""
