@@ -76,6 +76,10 @@ class AutoregressiveAnsatz(Ansatz):
         ``state`` itself stays valid, so a caller may expand its rows in pieces.
         """
 
+    def cache_bytes(self, depth: int) -> int:
+        """Bytes by which the decoding state of one more row of ``depth`` tokens grows; samplers bound their sum."""
+        return 0
+
 
 AnsatzFactory = Callable[[MolecularIntegrals], Ansatz]
 """What the config key ``model.ansatz`` holds: a class whose first argument is the integrals."""

@@ -1,1 +1,8 @@
 """Samplers of the Born distribution |ψ|²."""
+
+from nnqs_lightning.sampling.base import Sampler
+from nnqs_lightning.sampling.enumeration import SumOverStates
+from nnqs_lightning.sampling.multinomial import MultinomialSampler
+from nnqs_lightning.sampling.systematic import SystematicSampler
+
+__all__ = ["MultinomialSampler", "Sampler", "SumOverStates", "SystematicSampler"]

@@ -1,0 +1,206 @@
+"""The decoding tree: nodes are prefixes, leaves are determinants, walkers flow from the root to the leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nnqs_lightning.ansatz.base import AutoregressiveAnsatz
+from nnqs_lightning.errors import UserError
+from nnqs_lightning.fock import SampleBatch, Sector
+from nnqs_lightning.sampling import random
+
+TOKENS_PER_WORD = 31
+"""Two bits each: what an int64 holds beside its sign."""
+
+CountRule = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(walkers int64 [M], log conditionals float64 [M, 4], prefix hashes int64 [M]) → walkers of the children [M, 4]."""
+
+
+@dataclass
+class Nodes:
+    """Prefixes of one length, in lexicographic order."""
+
+    tokens: Tensor
+    """uint8 [M, depth]"""
+    counts: Tensor
+    """int64 [M]: walkers on each."""
+    log_p: Tensor
+    """float64 [M]: log probability of the prefix."""
+    hashes: Tensor
+    """int64 [M]: see :mod:`nnqs_lightning.sampling.random`."""
+
+    @property
+    def depth(self) -> int:
+        """Number of tokens of each prefix."""
+        return self.tokens.shape[1]
+
+    def __len__(self) -> int:
+        return self.tokens.shape[0]
+
+    def __getitem__(self, rows: slice | Tensor) -> Nodes:
+        return Nodes(self.tokens[rows], self.counts[rows], self.log_p[rows], self.hashes[rows])
+
+    def extend(self, parents: Tensor, tokens: Tensor, counts: Tensor, log_conditionals: Tensor) -> Nodes:
+        """Node m is node ``parents[m]`` with ``tokens[m]`` appended (each argument [M])."""
+        return Nodes(
+            tokens=torch.cat([self.tokens[parents], tokens.to(torch.uint8).unsqueeze(1)], dim=1),
+            counts=counts,
+            log_p=self.log_p[parents] + log_conditionals,
+            hashes=random.extend(self.hashes[parents], tokens),
+        )
+
+
+@dataclass
+class Branch:
+    """Nodes whose decoding state has not been computed yet, but can be from their parents'."""
+
+    nodes: Nodes
+    parents: Tensor
+    """int64 [M]: rows of ``state``."""
+    state: Any
+    """Decoding state of the parents; None at the root."""
+
+    @classmethod
+    def root(cls, n_walkers: int, key: int, device: torch.device) -> Branch:
+        """The empty prefix with every walker on it."""
+        nodes = Nodes(
+            tokens=torch.zeros((1, 0), dtype=torch.uint8, device=device),
+            counts=torch.tensor([n_walkers], dtype=torch.int64, device=device),
+            log_p=torch.zeros(1, dtype=torch.float64, device=device),
+            hashes=torch.tensor([key], dtype=torch.int64, device=device),
+        )
+        return cls(nodes, torch.zeros_like(nodes.counts), None)
+
+    def open(self, ansatz: AutoregressiveAnsatz) -> Any:
+        """The decoding state of the nodes."""
+        if self.nodes.depth == 0:
+            return ansatz.begin()
+        return ansatz.advance(self.state, self.parents, self.nodes.tokens[:, -1].long())
+
+    def __getitem__(self, rows: slice | Tensor) -> Branch:
+        return Branch(self.nodes[rows], self.parents[rows], self.state)
+
+    def pieces(self, rows: int) -> list[Branch]:
+        """The same nodes in order, in pieces of like size of at most ``rows``."""
+        n = len(self.nodes)
+        n_pieces = -(-n // rows)
+        return [self[n * i // n_pieces : n * (i + 1) // n_pieces] for i in range(n_pieces)]
+
+
+def leaves(ansatz: AutoregressiveAnsatz, branch: Branch, rule: CountRule, rows: int) -> Iterator[Nodes]:
+    """Walk the tree below ``branch`` and give its leaves, in pieces and in no particular order.
+
+    Depth first in pieces of at most ``rows`` nodes, so that no more than one decoding state of ``rows`` rows per depth
+    is alive; breadth first where a whole level fits into one piece. Prefixes with one completion leave at once.
+    """
+    stack = [branch]
+    while stack:
+        branch = stack.pop()
+        done = is_complete(branch.nodes, ansatz.sector)
+        if bool(done.any()):
+            yield complete(branch.nodes[done], ansatz.sector)
+            branch = branch[~done]
+        pieces = branch.pieces(rows)
+        if len(pieces) == 1:
+            stack.append(expand(ansatz, branch, rule))
+        else:
+            stack.extend(reversed(pieces))
+
+
+def expand(ansatz: AutoregressiveAnsatz, branch: Branch, rule: CountRule) -> Branch:
+    """The children that keep walkers, all at once.
+
+    Raises:
+        UserError: the conditionals hold NaN.
+    """
+    state = branch.open(ansatz)
+    log_conditionals = ansatz.log_conditionals(state)
+    if bool(log_conditionals.isnan().any()):
+        raise UserError(
+            f"the conditionals are NaN at orbital {branch.nodes.depth} of the decoding order: the parameters have "
+            "diverged, lower the step of model.optimizer"
+        )
+    counts = rule(branch.nodes.counts, log_conditionals, branch.nodes.hashes)
+    parents, tokens = torch.nonzero(counts, as_tuple=True)
+    nodes = branch.nodes.extend(parents, tokens, counts[parents, tokens], log_conditionals[parents, tokens])
+    return Branch(nodes, parents, state)
+
+
+def open_electrons(nodes: Nodes, sector: Sector) -> tuple[Tensor, Tensor]:
+    """Numbers of α and β electrons that each prefix has yet to place, int64 [M]."""
+    alpha = (nodes.tokens & 1).sum(1, dtype=torch.int64)
+    beta = (nodes.tokens >> 1).sum(1, dtype=torch.int64)
+    return sector.n_alpha - alpha, sector.n_beta - beta
+
+
+def is_complete(nodes: Nodes, sector: Sector) -> Tensor:
+    """True where the electron numbers leave one completion only, bool [M]."""
+    left = sector.n_orb - nodes.depth
+    alpha, beta = open_electrons(nodes, sector)
+    return ((alpha == 0) | (alpha == left)) & ((beta == 0) | (beta == left))
+
+
+def complete(nodes: Nodes, sector: Sector) -> Nodes:
+    """Full-length prefixes of nodes with one completion: its tokens have probability one, so nothing else changes."""
+    left = sector.n_orb - nodes.depth
+    if left == 0:
+        return nodes
+    alpha, beta = open_electrons(nodes, sector)
+    token = ((alpha > 0) + 2 * (beta > 0)).to(torch.uint8)
+    tail = token.unsqueeze(1).expand(-1, left)
+    return Nodes(torch.cat([nodes.tokens, tail], dim=1), nodes.counts, nodes.log_p, nodes.hashes)
+
+
+def rows_within(ansatz: AutoregressiveAnsatz, max_cache_bytes: int) -> int:
+    """Largest piece whose decoding states, one per depth, stay within ``max_cache_bytes``.
+
+    Raises:
+        UserError: not even one path fits.
+    """
+    path = sum(ansatz.cache_bytes(depth) for depth in range(1, ansatz.n_steps))
+    if path > max_cache_bytes:
+        raise UserError(
+            f"data.sampler.max_cache_bytes is {max_cache_bytes}, but one path through the decoder takes {path} bytes: "
+            f"set it to {path} or more ({1024 * path} lets 1,024 prefixes be decoded together)"
+        )
+    return max_cache_bytes // path if path else max_cache_bytes
+
+
+def device_of(ansatz: nn.Module) -> torch.device:
+    """Where the parameters are; the CPU for an ansatz without any."""
+    parameter = next(ansatz.parameters(), None)
+    return torch.device("cpu") if parameter is None else parameter.device
+
+
+def merge(pieces: list[Nodes]) -> Nodes:
+    """One set of leaves in lexicographic order of tokens: an order that no traversal changes.
+
+    Called outside inference mode it gives ordinary tensors, which autograd may save.
+    """
+    nodes = Nodes(
+        torch.cat([piece.tokens for piece in pieces]),
+        torch.cat([piece.counts for piece in pieces]),
+        torch.cat([piece.log_p for piece in pieces]),
+        torch.cat([piece.hashes for piece in pieces]),
+    )
+    order = torch.arange(len(nodes), device=nodes.counts.device)
+    for start in reversed(range(0, nodes.depth, TOKENS_PER_WORD)):
+        words = nodes.tokens[:, start : start + TOKENS_PER_WORD].long()
+        places = torch.arange(words.shape[1], device=words.device).flip(0)
+        key = (words << 2 * places).sum(1)
+        order = order[torch.sort(key[order], stable=True).indices]
+    return nodes[order]
+
+
+def to_batch(ansatz: AutoregressiveAnsatz, nodes: Nodes, weights: Tensor, rows: int) -> SampleBatch:
+    """The sample that leaves make; phases are evaluated ``rows`` at a time."""
+    determinants = ansatz.to_determinants(nodes.tokens.long())
+    with torch.no_grad():
+        phases = torch.cat([ansatz.phase(part) for part in determinants.split(rows)] or [nodes.log_p.new_zeros(0)])
+    log_psi = torch.complex(0.5 * nodes.log_p, phases)
+    return SampleBatch(determinants=determinants, log_psi=log_psi, weights=weights)
