@@ -28,6 +28,8 @@ class CausalSelfAttention(nn.Module):
         self.layer = layer
         self.qkv = nn.Linear(d_model, 3 * d_model)
         self.out = nn.Linear(d_model, d_model)
+        # A module of its own, so that a forward hook sees the weights.
+        self.softmax = nn.Softmax(dim=-1)
 
     def forward(
         self, x: Tensor, positional: PositionalScheme, positions: Tensor, cache: KeyValueCache | None = None
@@ -54,7 +56,7 @@ class CausalSelfAttention(nn.Module):
         bias = positional.bias(q, k, q_positions, positions)
         if bias is not None:
             scores = scores + bias
-        mixed = torch.softmax(scores, dim=-1) @ v
+        mixed = self.softmax(scores) @ v
         return self.out(mixed.transpose(1, 2).reshape(n, t, d_model))
 
 
