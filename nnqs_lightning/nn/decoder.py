@@ -13,6 +13,7 @@ from nnqs_lightning.nn.positional.base import PositionalScheme
 
 N_TOKENS = 4
 START = N_TOKENS
+"""The start token; as a pair token it would carry neither spin."""
 HEAD_STD = 0.01
 
 Activation = Callable[[], nn.Module]
@@ -103,7 +104,7 @@ class Decoder(nn.Module):
         return extended, hidden[:, 0]
 
     def _run(self, inputs: Tensor, positions: Tensor, cache: KeyValueCache | None = None) -> Tensor:
-        x = self.positional.embed(self.tokens(inputs), positions[-inputs.shape[1] :])
+        x = self.positional.embed(self.tokens(inputs), positions[-inputs.shape[1] :], inputs)
         for block in self.blocks:
             x = block(x, self.positional, positions, cache)
         return self.norm(x)

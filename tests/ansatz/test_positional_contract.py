@@ -93,11 +93,12 @@ def hooks(scheme: PositionalScheme, places: torch.Tensor) -> tuple[torch.Tensor,
     generator = torch.Generator().manual_seed(11)
     x = torch.randn(2, 24, D_MODEL, generator=generator, dtype=torch.float64)[:, : len(places)]
     q, k = torch.randn(2, 2, N_HEADS, 24, D_HEAD, generator=generator, dtype=torch.float64)[:, :, :, : len(places)]
+    tokens = torch.randint(0, 4, (2, 24), generator=generator)[:, : len(places)]
     rotated_q, rotated_k = scheme.rotate(q, k, places, places)
     bias = scheme.bias(rotated_q, rotated_k, places, places)
     shape = (2, N_HEADS, len(places), len(places))
     bias = torch.zeros(shape, dtype=torch.float64) if bias is None else bias.expand(shape)
-    return x, q, k, scheme.embed(x, places), rotated_q, rotated_k, bias.tril()
+    return x, q, k, scheme.embed(x, places, tokens), rotated_q, rotated_k, bias.tril()
 
 
 @each_start
@@ -217,7 +218,7 @@ def test_hooks_keep_the_dtype(name):
     scheme = build_scheme(name, "shared").float()
     places = torch.arange(L)
     q = torch.randn(2, N_HEADS, L, D_HEAD)
-    x = scheme.embed(torch.randn(2, L, D_MODEL), places)
+    x = scheme.embed(torch.randn(2, L, D_MODEL), places, torch.zeros(2, L, dtype=torch.int64))
     rotated = scheme.rotate(q, q, places, places)
     bias = scheme.bias(q, q, places, places)
     assert {x.dtype, rotated[0].dtype, rotated[1].dtype} == {torch.float32}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from nnqs_lightning.errors import UserError
 from nnqs_lightning.nn.positional.base import PositionalScheme, PositionContext
 
 
@@ -28,11 +27,12 @@ class LearnedAbsolute(PositionalScheme):
         self.table = nn.Embedding(context.n_positions, context.d_model)
         nn.init.normal_(self.table.weight, std=std)
 
-    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+    def embed(self, x: Tensor, positions: Tensor, tokens: Tensor) -> Tensor:
         """Add the rows of the places; UserError beyond the table."""
         rows = positions - self.context.start_position
-        require_known(rows, self.table.num_embeddings, "LearnedAbsolute has learned")
-        return x + self.table(rows)
+        self.require_known(rows, self.table.num_embeddings, f"LearnedAbsolute has {self.table.num_embeddings} rows")
+        # One look-up per sample, so that per-sample gradients can be read off the layer.
+        return x + self.table(rows.expand(tokens.shape))
 
 
 class Sinusoidal(PositionalScheme):
@@ -51,18 +51,8 @@ class Sinusoidal(PositionalScheme):
         exponents = torch.arange(0, context.d_model, 2, dtype=torch.float64) / context.d_model
         self.register_buffer("frequencies", base**-exponents)
 
-    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+    def embed(self, x: Tensor, positions: Tensor, tokens: Tensor) -> Tensor:
         """Add the waves, sines at even columns, cosines at odd ones."""
         angles = positions[:, None] * self.frequencies
         waves = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
         return x + self.scale * waves[:, : x.shape[-1]].to(x.dtype)
-
-
-def require_known(indices: Tensor, limit: int, owner: str) -> None:
-    """Raise UserError if an index reaches ``limit``; ``owner`` opens the sentence."""
-    if indices.numel() and int(indices.max()) >= limit:
-        raise UserError(
-            f"{owner} {limit} places and cannot give place {int(indices.max()) + 1}: "
-            "build model.ansatz for the longer system and load what fits, or choose a model.ansatz.positional "
-            "that extends, such as Rotary or Alibi"
-        )

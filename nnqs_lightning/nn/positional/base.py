@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor, nn
+
+from nnqs_lightning.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,23 @@ class PositionContext:
     features: Mapping[str, Tensor] = field(default_factory=dict)
     """Named orbital features [L] or [L, k] in decoding order: ``energy``, ``occupation``, …"""
 
+    def pair(self, name: str) -> Tensor:
+        """The matrix of that name; UserError if the system offers none."""
+        return _take(self.pairs, name, "orbital pairs")
+
+    def feature(self, name: str) -> Tensor:
+        """The feature of that name; UserError if the system offers none."""
+        return _take(self.features, name, "orbital features")
+
+
+def _take(offered: Mapping[str, Tensor], name: str, kind: str) -> Tensor:
+    if name not in offered:
+        raise UserError(
+            f"model.ansatz.positional asks for {kind} '{name}', expected one of {', '.join(sorted(offered)) or 'none'}: "
+            "change the scheme's options or give model.system what it lacks"
+        )
+    return offered[name]
+
 
 class PositionalScheme(nn.Module, ABC):
     """Tells a decoder where its tokens sit: three hooks, each an identity by default, all three always called.
@@ -37,7 +56,8 @@ class PositionalScheme(nn.Module, ABC):
 
     def __init__(self, context: PositionContext) -> None:
         super().__init__()
-        self.context = context
+        # Pairs and features are read at construction; keeping them would drag all integrals along with the module.
+        self.context = replace(context, pairs={}, features={})
 
     def query_orbitals(self, positions: Tensor) -> Tensor:
         """Decoding index of the orbital that a query at each position predicts: 0 … L − 1."""
@@ -47,9 +67,21 @@ class PositionalScheme(nn.Module, ABC):
         """Decoding index of the orbital whose token a key at each position carries; −1 for the start token."""
         return positions - self.context.start_position - 1
 
-    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Add to the token embeddings: [N, T, d_model] → the same shape."""
+    def embed(self, x: Tensor, positions: Tensor, tokens: Tensor) -> Tensor:
+        """Add to the token embeddings: [N, T, d_model] → the same shape.
+
+        ``tokens`` [N, T] are the pair tokens α + 2β that ``x`` embeds; the start token is 4, without either bit.
+        """
         return x
+
+    @staticmethod
+    def require_known(indices: Tensor, limit: int, what: str) -> None:
+        """UserError if an index reaches ``limit``; ``what`` says in one clause why there is a limit."""
+        if indices.numel() and int(indices.max()) >= limit:
+            raise UserError(
+                f"{what} and cannot serve place {int(indices.max()) + 1}: build model.ansatz for the longer system "
+                "and load what fits, or choose a model.ansatz.positional that extends, such as Rotary or Alibi"
+            )
 
     def rotate(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
         """Rotate queries [N, H, Tq, d_head] and keys [N, H, Tk, d_head]."""
