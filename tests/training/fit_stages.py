@@ -1,0 +1,20 @@
+"""Rank script: the toy under DDP and every ZeRO stage, whole and in pieces."""
+
+from __future__ import annotations
+
+import sys
+
+from lightning.pytorch.strategies import DDPStrategy
+from ranks import report
+from toy import TIMEOUT, deepspeed, fit
+
+if __name__ == "__main__":
+    folder = sys.argv[1]
+    results = {}
+    for name in ("ddp", 0, 1, 2, 3):
+        for max_rows in (None, 4):
+            strategy = DDPStrategy(timeout=TIMEOUT) if name == "ddp" else deepspeed(name)
+            module, _ = fit(strategy, folder, max_rows)
+            results[name, max_rows] = (module.losses, module.gradients)
+            print(name, max_rows, module.losses[-1], flush=True)
+    report(folder, results)
