@@ -1,4 +1,4 @@
-"""A wave function of a few hundred parameters, trained as the real one is: draw, coefficients, one differentiated pass."""
+"""A wave function of a few hundred parameters, trained as the real one is: draw, coefficients, one pass."""
 
 from __future__ import annotations
 

@@ -91,8 +91,8 @@ def check_device(config: dict[str, Any], device: str, precision: str) -> None:
     theirs = get_accelerator().device_name()
     if theirs != device:
         raise UserError(
-            f"trainer.accelerator is {device}, but DeepSpeed works on {theirs} here: set DS_ACCELERATOR={device} in the "
-            "environment, or trainer.accelerator to match"
+            f"trainer.accelerator is {device}, but DeepSpeed works on {theirs} here: set DS_ACCELERATOR={device} in "
+            "the environment, or trainer.accelerator to match"
         )
     if device == "cpu" and precision.startswith("16-"):
         raise UserError(
@@ -132,8 +132,8 @@ def _require_op(name: str, builder: str, why: str) -> None:
     if not compiles or not getattr(op_builder, builder)().is_compatible(verbose=False):
         raise UserError(
             f"{why} needs DeepSpeed's op {name}, which is neither installed nor can be built here: reinstall with "
-            f"DS_BUILD_{name.upper().replace('ASYNC_IO', 'AIO')}=1 (needs a C++ compiler and ninja), or drop the offload "
-            f"from {WHERE}"
+            f"DS_BUILD_{name.upper().replace('ASYNC_IO', 'AIO')}=1 (needs a C++ compiler and ninja), or drop the "
+            f"offload from {WHERE}"
         )
 
 
@@ -156,6 +156,6 @@ def refuse_misfits(strategy: Any, precision: Any) -> None:
         )
     if isinstance(strategy, DeepSpeedStrategy) and str(precision) in ("64", "64-true", "double"):
         raise UserError(
-            f"trainer.precision is {precision}, which DeepSpeed cannot train: set it to 32-true, or trainer.strategy to "
-            "ddp or auto"
+            f"trainer.precision is {precision}, which DeepSpeed cannot train: set it to 32-true, or "
+            "trainer.strategy to ddp or auto"
         )
