@@ -39,7 +39,7 @@ class PositionContext:
 def _take(offered: Mapping[str, Tensor], name: str, kind: str) -> Tensor:
     if name not in offered:
         raise UserError(
-            f"model.ansatz.positional asks for {kind} '{name}', expected one of {', '.join(sorted(offered)) or 'none'}: "
+            f"model.ansatz.positional wants {kind} '{name}', offered are {', '.join(sorted(offered)) or 'none'}: "
             "change the scheme's options or give model.system what it lacks"
         )
     return offered[name]
