@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,13 +12,17 @@ from nnqs_lightning.errors import UserError
 
 Array = NDArray[np.float64]
 
+SYMMETRY_TOLERANCE = 1e-8
+"""Largest accepted difference, in hartree, between integrals that symmetry makes equal."""
+
 
 @dataclass(frozen=True)
 class MolecularIntegrals:
     """H = e_core + Σ h_pq a†_p a_q + ½ Σ (pq|rs) a†_p a†_r a_s a_q, spin-summed, real orbitals, hartree.
 
     Raises:
-        UserError: wrong shapes, NaN or infinite entries, a non-symmetric h1e, an eri without 8-fold symmetry.
+        UserError: wrong shapes, NaN or infinite entries, an impossible electron number, a non-symmetric h1e, an eri
+            without 8-fold symmetry.
     """
 
     h1e: Array
@@ -66,3 +71,26 @@ class MolecularIntegrals:
             )
         if not (np.isfinite(self.h1e).all() and np.isfinite(self.eri).all() and np.isfinite(self.e_core)):
             raise UserError("the integrals contain NaN or infinite values: check the source of model.system")
+        if not (0 <= self.n_beta <= self.n_alpha <= n and self.n_alpha > 0):
+            raise UserError(
+                f"{self.n_alpha} α and {self.n_beta} β electrons in {n} orbitals: expected n_orb ≥ n_alpha ≥ n_beta "
+                "≥ 0 and one electron at least, change the electron number or model.system.spin"
+            )
+        self._check_symmetry()
+
+    def _check_symmetry(self) -> None:
+        defects = {
+            "h1e is not symmetric": np.abs(self.h1e - self.h1e.T),
+            "(pq|rs) ≠ (qp|rs)": np.abs(self.eri - self.eri.transpose(1, 0, 2, 3)),
+            "(pq|rs) ≠ (rs|pq)": np.abs(self.eri - self.eri.transpose(2, 3, 0, 1)),
+        }
+        for defect, difference in defects.items():
+            if difference.size and difference.max() > SYMMETRY_TOLERANCE:
+                raise UserError(f"{defect} by up to {difference.max():.1e}: expected the integrals of real orbitals")
+
+    def digest(self) -> str:
+        """Hexadecimal fingerprint of the Hamiltonian and its sector (labels such as orbsym left aside)."""
+        sha = hashlib.sha256(repr((self.n_orb, self.n_alpha, self.n_beta, float(self.e_core))).encode())
+        for array in (self.h1e, self.eri):
+            sha.update(np.ascontiguousarray(array, dtype=np.float64).tobytes())
+        return sha.hexdigest()

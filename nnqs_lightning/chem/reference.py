@@ -1,0 +1,194 @@
+"""Energies of established methods through PySCF, for comparison."""
+
+from __future__ import annotations
+
+import logging
+from math import comb
+from typing import Any
+
+import numpy as np
+
+from nnqs_lightning.chem.integrals import Array, MolecularIntegrals
+from nnqs_lightning.chem.scf import aufbau_density, converge, mean_field_of_integrals
+from nnqs_lightning.chem.system import ReferenceEnergies
+
+log = logging.getLogger(__name__)
+
+SPIN_TOLERANCE = 1e-3
+"""Largest accepted deviation of ⟨S²⟩ from S(S + 1)."""
+
+SPIN_PENALTIES = (0.2, 1.0)
+"""Hartree per unit of ⟨S²⟩ − S(S + 1), tried in turn to keep other spins away."""
+
+EXACT_DIAGONALISATION = 2_000
+"""Up to this number of determinants all eigenvalues are at hand."""
+
+MANY_ROOTS, MANY_ROOTS_LIMIT = 4, 100_000
+"""Several roots are asked for, where that is quick: a Davidson start vector may be orthogonal to the ground state."""
+
+MAX_CORRELATED_ORBITALS = 120
+"""Coupled cluster and CISD are left out above: their integrals alone would fill the memory."""
+
+
+def n_determinants(integrals: MolecularIntegrals) -> int:
+    """Number of determinants of the sector."""
+    return comb(integrals.n_orb, integrals.n_alpha) * comb(integrals.n_orb, integrals.n_beta)
+
+
+def compute_reference_energies(
+    integrals: MolecularIntegrals, max_fci_determinants: int, wfn_sym: int | None = None
+) -> ReferenceEnergies:
+    """HF, MP2, CISD, CCSD, CCSD(T) and FCI energies in hartree, each None where it does not converge or costs too much.
+
+    The Hartree–Fock state is the restricted (open-shell: ROHF) solution that is found from the determinant of the
+    lowest orbitals; correlation methods start from it, the open-shell ones in spin-orbital form. FCI is the lowest
+    state with S = spin / 2.
+
+    Args:
+        integrals: the Hamiltonian and its sector.
+        max_fci_determinants: FCI is left out above this number of determinants.
+        wfn_sym: irrep of the FCI state, Molpro numbering; None for the lowest of all.
+    """
+    hf, correlated = None, {}
+    mean_field = mean_field_of_integrals(integrals)
+    guess = aufbau_density(integrals.n_orb, integrals.n_alpha, integrals.n_beta)
+    if converge(mean_field, guess if integrals.spin else guess.sum(axis=0)):
+        hf = float(mean_field.e_tot)
+        if integrals.n_orb <= MAX_CORRELATED_ORBITALS:
+            correlated = _correlated_energies(mean_field)
+    else:
+        log.warning("Hartree-Fock does not converge for these integrals: no HF, MP2, CISD and CCSD reference energies")
+    return ReferenceEnergies(hf=hf, fci=fci_energy(integrals, max_fci_determinants, wfn_sym), **correlated)
+
+
+def _correlated_energies(mean_field: Any) -> dict[str, float | None]:
+    n_alpha, n_beta = mean_field.mol.nelec
+    n_orb = mean_field.mo_coeff.shape[1]
+    if n_alpha + n_beta < 2 or n_beta == n_orb or (n_alpha == n_orb and n_beta == 0):
+        # No pair to excite, or nowhere to put it: Hartree-Fock is exact or fails in PySCF's empty arrays.
+        exact = float(mean_field.e_tot)
+        return dict.fromkeys(("mp2", "cisd", "ccsd", "ccsd_t"), exact)
+    ccsd, ccsd_t = _coupled_cluster(mean_field)
+    return {"mp2": _mp2(mean_field), "cisd": _cisd(mean_field), "ccsd": ccsd, "ccsd_t": ccsd_t}
+
+
+def _mp2(mean_field: Any) -> float | None:
+    from pyscf import mp
+
+    solver = mp.MP2(mean_field)
+    solver.verbose = 0
+    solver.kernel(with_t2=False)
+    return _finite(solver.e_tot, "MP2")
+
+
+def _cisd(mean_field: Any) -> float | None:
+    from pyscf import ci
+
+    solver = ci.CISD(mean_field)
+    solver.verbose = 0
+    solver.max_cycle = 200
+    solver.kernel()
+    if not solver.converged:
+        _not_converged("CISD")
+        return None
+    return _finite(solver.e_tot, "CISD")
+
+
+def _coupled_cluster(mean_field: Any) -> tuple[float | None, float | None]:
+    from pyscf import cc
+
+    solver = cc.CCSD(mean_field)
+    solver.verbose = 0
+    solver.max_cycle = 200
+    solver.conv_tol = 1e-9
+    solver.kernel()
+    if not solver.converged:
+        _not_converged("CCSD and CCSD(T)")
+        return None, None
+    return _finite(solver.e_tot, "CCSD"), _finite(solver.e_tot + solver.ccsd_t(), "CCSD(T)")
+
+
+def _finite(energy: float, method: str) -> float | None:
+    if np.isfinite(energy):
+        return float(energy)
+    _not_converged(method)
+    return None
+
+
+def _not_converged(method: str) -> None:
+    log.warning("%s did not converge: no such reference energy", method)
+
+
+def fci_energy(integrals: MolecularIntegrals, max_determinants: int, wfn_sym: int | None = None) -> float | None:
+    """Lowest energy with S = spin / 2, in hartree; None where it costs too much or no such state is found.
+
+    Other spins are pushed up by a penalty (``pyscf.fci.addons.fix_spin_``), and ⟨S²⟩ of what comes back is checked:
+    an FCI solver that is not told the spin ends in the triplet of C2.
+    """
+    size = n_determinants(integrals)
+    if size > max_determinants:
+        log.info("no FCI reference energy: %d determinants, max_fci_determinants is %d", size, max_determinants)
+        return None
+    penalties: tuple[float, ...] = SPIN_PENALTIES
+    if size > MANY_ROOTS_LIMIT and integrals.spin == 0:
+        # The penalty costs more than H itself; singlets mostly come out right without it, and that is checked.
+        penalties = (0.0, *penalties)
+    for penalty in penalties:
+        energy = _lowest_of_spin(integrals, size, penalty, wfn_sym)
+        if energy is not None:
+            return energy + integrals.e_core
+    log.warning("no FCI reference energy: no converged state has 2S = %d", integrals.spin)
+    return None
+
+
+def _lowest_of_spin(integrals: MolecularIntegrals, size: int, penalty: float, wfn_sym: int | None) -> float | None:
+    from pyscf.fci import spin_op
+
+    n_orb, n_elec = integrals.n_orb, (integrals.n_alpha, integrals.n_beta)
+    target = 0.5 * integrals.spin * (0.5 * integrals.spin + 1.0)
+    solver = _fci_solver(integrals, size, penalty, target, wfn_sym)
+    n_roots = min(size, MANY_ROOTS) if size <= MANY_ROOTS_LIMIT else 1
+    try:
+        energies, vectors = solver.kernel(integrals.h1e, integrals.eri, n_orb, n_elec, nroots=n_roots)
+    except ValueError as error:  # how the singlet solver says that it met another spin
+        log.info("FCI: %s", error)
+        return None
+    if n_roots == 1:
+        energies, vectors = [energies], [vectors]
+    right = [
+        float(energy)
+        for energy, vector, converged in zip(energies, vectors, np.atleast_1d(solver.converged), strict=False)
+        if converged and abs(spin_op.spin_square0(vector, n_orb, n_elec)[0] - target) < SPIN_TOLERANCE
+    ]
+    return min(right, default=None)
+
+
+def _fci_solver(integrals: MolecularIntegrals, size: int, penalty: float, target: float, wfn_sym: int | None) -> Any:
+    from pyscf.fci import addons, direct_spin0, direct_spin0_symm, direct_spin1, direct_spin1_symm
+
+    if wfn_sym is None:
+        solver = (direct_spin1 if penalty else direct_spin0).FCISolver(None)
+    else:
+        assert integrals.orbsym is not None
+        solver = (direct_spin1_symm if penalty else direct_spin0_symm).FCISolver(None)
+        solver.orbsym = np.array(integrals.orbsym) - 1
+        solver.wfnsym = wfn_sym - 1
+    solver.verbose = 0
+    solver.conv_tol = 1e-10
+    solver.max_cycle = 300
+    if size <= EXACT_DIAGONALISATION:
+        solver.pspace_size = size
+    return addons.fix_spin_(solver, shift=penalty, ss=target) if penalty else solver
+
+
+def determinant_energy(integrals: MolecularIntegrals) -> float:
+    """Energy in hartree of the determinant with the lowest orbitals of either spin filled."""
+    a, b = slice(0, integrals.n_alpha), slice(0, integrals.n_beta)
+    h, j, k = np.diag(integrals.h1e), integrals.coulomb, integrals.exchange
+    one = h[a].sum() + h[b].sum()
+    two = 0.5 * (_square(j, k, a) + _square(j, k, b)) + j[a, b].sum()
+    return float(integrals.e_core + one + two)
+
+
+def _square(coulomb: Array, exchange: Array, filled: slice) -> float:
+    return float((coulomb[filled, filled] - exchange[filled, filled]).sum())
