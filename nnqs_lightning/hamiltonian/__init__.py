@@ -1,5 +1,5 @@
 """Second-quantised Hamiltonians acting on packed determinants."""
 
-from nnqs_lightning.hamiltonian.molecular import MolecularHamiltonian
+from nnqs_lightning.hamiltonian.molecular import ConnectedStates, MolecularHamiltonian
 
-__all__ = ["MolecularHamiltonian"]
+__all__ = ["ConnectedStates", "MolecularHamiltonian"]

@@ -2,19 +2,171 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
+from math import comb
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from nnqs_lightning.chem.integrals import MolecularIntegrals
-from nnqs_lightning.fock import Sector
+from nnqs_lightning.errors import UserError
+from nnqs_lightning.fock import Sector, n_words
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
+
+    from nnqs_lightning.hamiltonian.slater_condon import Tables
+
+# The kernels are imported where they are first needed: numba takes as long to import as a short command takes to run.
+
+
+@dataclass(frozen=True)
+class ConnectedStates:
+    """The rows of H for some determinants D_0 … D_{N−1}, one after the other."""
+
+    determinants: Tensor
+    """int64 [M, 2, W]: D' with H_DD' ≠ 0, D itself first in its row."""
+    elements: Tensor
+    """float64 [M]: ⟨D|H|D'⟩, e_core on the diagonal."""
+    offsets: Tensor
+    """int64 [N + 1]: row n is ``offsets[n] : offsets[n + 1]``."""
+
+    @property
+    def rows(self) -> Tensor:
+        """int64 [M]: the n to which each entry belongs."""
+        lengths = self.offsets.diff()
+        return torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths)
 
 
 class MolecularHamiltonian:
-    """H on the determinants of one sector."""
+    """H on the determinants of one sector. Methods take int64 determinants [N, 2, W] and answer on their device."""
 
     def __init__(self, integrals: MolecularIntegrals) -> None:
         self.integrals = integrals
         self.sector = Sector(integrals.n_orb, integrals.n_alpha, integrals.n_beta)
 
+    @property
+    def n_connected(self) -> int:
+        """Determinants within a double excitation of any one, itself included."""
+        n, n_alpha, n_beta = self.sector.n_orb, self.sector.n_alpha, self.sector.n_beta
+        singles = [n_alpha * (n - n_alpha), n_beta * (n - n_beta)]
+        doubles = [comb(n_alpha, 2) * comb(n - n_alpha, 2), comb(n_beta, 2) * comb(n - n_beta, 2)]
+        return 1 + sum(singles) + sum(doubles) + singles[0] * singles[1]
+
+    @cached_property
+    def tables(self) -> Tables:
+        """The integrals as the compiled kernels read them."""
+        from nnqs_lightning.hamiltonian.slater_condon import tables
+
+        return tables(self.integrals)
+
     def diagonal(self, determinants: Tensor) -> Tensor:
         """⟨D|H|D⟩, float64 [N], e_core included."""
-        raise NotImplementedError
+        from nnqs_lightning.fock.compiled import map_rows
+        from nnqs_lightning.hamiltonian.slater_condon import diagonal_rows
+
+        words = self.words(determinants)
+        values = np.empty(len(words))
+        map_rows(diagonal_rows, len(words), words, self.tables, values)
+        return torch.from_numpy(values).to(determinants.device)
+
+    def matrix_elements(self, bra: Tensor, ket: Tensor) -> Tensor:
+        """⟨bra_n|H|ket_n⟩, float64 [N], of pairs of determinants."""
+        from nnqs_lightning.fock.compiled import map_rows
+        from nnqs_lightning.hamiltonian.slater_condon import matrix_element_rows
+
+        left, right = self.words(bra), self.words(ket)
+        if left.shape != right.shape:
+            raise UserError(f"bra has shape {tuple(bra.shape)} and ket {tuple(ket.shape)}, expected equal shapes")
+        values = np.empty(len(left))
+        map_rows(matrix_element_rows, len(left), left, right, self.tables, values)
+        return torch.from_numpy(values).to(ket.device)
+
+    def connected_states(self, determinants: Tensor, threshold: float = 0.0) -> ConnectedStates:
+        """Every D' with |⟨D|H|D'⟩| > ``threshold``; the diagonal is always there.
+
+        Holds N · :attr:`n_connected` entries while it works: pass a large set in pieces.
+        """
+        from nnqs_lightning.fock.compiled import map_rows
+        from nnqs_lightning.hamiltonian.connected import connect_rows
+
+        words = self.words(determinants)
+        n, width = len(words), self.n_connected
+        states = np.empty((n, width, *words.shape[1:]), dtype=np.uint64)
+        elements = np.empty((n, width))
+        counts = np.empty(n, dtype=np.int64)
+        map_rows(connect_rows, n, words, self.tables, threshold, states, elements, counts)
+        kept = np.arange(width) < counts[:, None]
+        device = determinants.device
+        return ConnectedStates(
+            determinants=torch.from_numpy(states[kept].view(np.int64)).to(device),
+            elements=torch.from_numpy(elements[kept]).to(device),
+            offsets=torch.from_numpy(np.concatenate([[0], np.cumsum(counts)])).to(device),
+        )
+
+    def sparse(self, determinants: Tensor) -> csr_matrix:
+        """H within a set of distinct determinants, [N, N], columns rising in each row, e_core on the diagonal."""
+        from scipy.sparse import csr_matrix
+
+        from nnqs_lightning.fock.compiled import map_rows
+        from nnqs_lightning.fock.lookup import DeterminantTable
+        from nnqs_lightning.hamiltonian.hash_search import count_hits_rows, fill_csr_rows
+
+        words = self.words(determinants)
+        n = len(words)
+        slots = DeterminantTable(determinants).slots
+        counts = np.empty(n, dtype=np.int64)
+        map_rows(count_hits_rows, n, words, slots, self.tables, self.n_connected, counts)
+        offsets = np.concatenate([[0], np.cumsum(counts)])
+        columns = np.empty(offsets[-1], dtype=np.int64)
+        elements = np.empty(offsets[-1])
+        map_rows(fill_csr_rows, n, words, slots, self.tables, self.n_connected, offsets, columns, elements)
+        return csr_matrix((elements, columns, offsets), shape=(n, n))
+
+    def dense(self, determinants: Tensor) -> Tensor:
+        """H within a set of distinct determinants, float64 [N, N]."""
+        return torch.from_numpy(self.sparse(determinants).toarray()).to(determinants.device)
+
+    def local_energies(self, determinants: Tensor, log_psi: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Σ_D' H_DD' ψ(D') / ψ(D) with D' within the set ``determinants``.
+
+        Args:
+            determinants: [N, 2, W], distinct.
+            log_psi: complex128 [N]; a state that does not occur has a real part of −inf.
+            rows: int64 [M] positions of the D in the set; all of them by default. Their ψ must not vanish.
+
+        Returns:
+            complex128 [M], hartree, e_core included. Finite even where amplitudes underflow.
+        """
+        from nnqs_lightning.fock.compiled import map_rows
+        from nnqs_lightning.fock.lookup import DeterminantTable
+        from nnqs_lightning.hamiltonian.hash_search import local_energy_rows
+
+        words = self.words(determinants)
+        wanted = np.arange(len(words)) if rows is None else rows.cpu().numpy()
+        values = np.zeros(len(wanted), dtype=np.complex128)
+        if len(wanted):
+            logs = log_psi.detach().cpu().contiguous().numpy().astype(np.complex128)
+            psi = np.exp(logs - logs.real.max())
+            slots = DeterminantTable(determinants).slots
+            map_rows(
+                local_energy_rows, len(wanted), wanted, words, logs, psi, slots, self.tables, 0.0, self.n_connected,
+                values,
+            )  # fmt: skip
+        return torch.from_numpy(values).to(determinants.device)
+
+    def words(self, determinants: Tensor) -> NDArray[np.uint64]:
+        """The determinants as the kernels read them, uint64 [N, 2, W] in host memory."""
+        from nnqs_lightning.fock.lookup import as_words
+
+        expected = (2, n_words(self.sector.n_orb))
+        if determinants.dtype != torch.int64 or determinants.shape[1:] != expected:
+            raise UserError(
+                f"determinants are {determinants.dtype} {tuple(determinants.shape)}, expected torch.int64 "
+                f"(N, {expected[0]}, {expected[1]}) for {self.sector.n_orb} orbitals"
+            )
+        return as_words(determinants)

@@ -1,0 +1,61 @@
+"""Local energies within the sampled set."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import torch
+from torch import Tensor
+
+from nnqs_lightning.ansatz.base import Ansatz
+from nnqs_lightning.distributed import all_gather_rows, all_reduce_max, all_reduce_sum
+from nnqs_lightning.fock import SampleBatch
+from nnqs_lightning.hamiltonian import MolecularHamiltonian
+from nnqs_lightning.vmc.base import LocalEnergies, LocalEnergy
+
+
+class SubspaceWeights(str, Enum):
+    """How the determinants of the set are weighted."""
+
+    amplitudes = "amplitudes"
+    """|ψ|² renormalised over the set: Σ w E_loc is the Rayleigh quotient of ψ cut off outside the set."""
+    walkers = "walkers"
+    """The sampler's own weights: follows the walkers, but may lie below the ground state."""
+
+
+class SubspaceLocalEnergy(LocalEnergy):
+    """E_loc(D) = Σ_{D' in S} H_DD' ψ(D') / ψ(D), S the determinants sampled by all ranks together.
+
+    The network is not evaluated at all. With weights |ψ|² renormalised over S, the energy is ⟨ψ_S|H|ψ_S⟩ / ⟨ψ_S|ψ_S⟩
+    of the projected state ψ_S: variational, without statistical error given S, and above the energy of ψ by what was
+    never sampled. Its gradient moves amplitudes within S alone: what is not sampled does not grow.
+    """
+
+    def __init__(self, weights: SubspaceWeights = SubspaceWeights.amplitudes) -> None:
+        """
+        Args:
+            weights: ``amplitudes`` for a variational energy, ``walkers`` for the sampler's counts (not variational).
+        """
+        self.weights = weights
+
+    @torch.no_grad()
+    def evaluate(self, hamiltonian: MolecularHamiltonian, ansatz: Ansatz, sample: SampleBatch) -> LocalEnergies:
+        """See :class:`LocalEnergy`."""
+        determinants, offset = all_gather_rows(sample.determinants)
+        log_psi, _ = all_gather_rows(sample.log_psi)
+        mine = torch.arange(offset, offset + len(sample), device=determinants.device)
+        variational = self.weights is SubspaceWeights.amplitudes
+        return LocalEnergies(
+            values=hamiltonian.local_energies(determinants, log_psi, rows=mine),
+            weights=born_weights(sample.log_psi) if variational else sample.weights,
+            variational=variational,
+            stats={"local_energy/set_size": float(len(determinants))},
+        )
+
+
+def born_weights(log_psi: Tensor) -> Tensor:
+    """|ψ|² renormalised over the determinants of all ranks, float64 [N]; collective."""
+    log_p = 2 * log_psi.real
+    largest = all_reduce_max(log_p.max() if len(log_p) else log_p.new_tensor(-torch.inf))
+    shares = torch.exp(log_p - largest)
+    return shares / all_reduce_sum(shares.sum())

@@ -1,0 +1,161 @@
+"""Both local-energy estimates against a dense Hamiltonian."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from nnqs_lightning.ansatz.base import Ansatz
+from nnqs_lightning.chem.integrals import MolecularIntegrals
+from nnqs_lightning.errors import UserError
+from nnqs_lightning.fock import SampleBatch, Sector, unpack
+from nnqs_lightning.hamiltonian import MolecularHamiltonian
+from nnqs_lightning.vmc.local_energy import ExactLocalEnergy, SubspaceLocalEnergy
+from nnqs_lightning.vmc.local_energy.subspace import SubspaceWeights
+
+
+class LinearAnsatz(Ansatz):
+    """log ψ linear in pair occupations, normalised over the sector; it counts what it is asked."""
+
+    def __init__(self, sector: Sector, steepness: float = 0.3) -> None:
+        super().__init__()
+        self.sector = sector
+        n_features = (2 * sector.n_orb) ** 2
+        generator = torch.Generator().manual_seed(5)
+        amplitude, phase = torch.randn((2, n_features), dtype=torch.float64, generator=generator)
+        self.weight = nn.Parameter(torch.complex(steepness * amplitude, phase))
+        self.asked: list[Tensor] = []
+        self.log_norm = torch.logsumexp(2 * self._log_psi(sector.determinants()).real, 0).detach() / 2
+
+    def log_psi(self, determinants: Tensor) -> Tensor:
+        self.asked.append(determinants)
+        return self._log_psi(determinants) - self.log_norm
+
+    def _log_psi(self, determinants: Tensor) -> Tensor:
+        bits = unpack(determinants, self.sector.n_orb).flatten(1).to(torch.complex128)
+        return (bits[:, :, None] * bits[:, None, :]).flatten(1) @ self.weight
+
+
+@pytest.fixture
+def hamiltonian() -> MolecularHamiltonian:
+    generator = torch.Generator().manual_seed(6)
+    n = 6
+    h1e = torch.randn((n, n), dtype=torch.float64, generator=generator)
+    pairs = torch.randn((5, n, n), dtype=torch.float64, generator=generator)
+    pairs = pairs + pairs.mT
+    eri = torch.einsum("kpq,krs->pqrs", pairs, pairs)
+    return MolecularHamiltonian(MolecularIntegrals((h1e + h1e.T).numpy(), eri.numpy(), 0.3, n_alpha=3, n_beta=2))
+
+
+def draw(ansatz: Ansatz, n: int) -> SampleBatch:
+    """``n`` determinants of the sector with invented walkers."""
+    determinants = ansatz.sector.determinants()
+    chosen = determinants[torch.randperm(len(determinants), generator=torch.Generator().manual_seed(7))[:n]]
+    counts = torch.arange(1, n + 1)
+    with torch.no_grad():
+        log_psi = ansatz.log_psi(chosen)
+    return SampleBatch(chosen, log_psi, counts.double() / counts.sum(), counts, int(counts.sum()))
+
+
+def dense_local_energies(
+    hamiltonian: MolecularHamiltonian, ansatz: LinearAnsatz, rows: Tensor, columns: Tensor
+) -> Tensor:
+    everything = torch.cat([rows, columns])
+    matrix = torch.stack([hamiltonian.matrix_elements(rows[k].expand_as(columns), columns) for k in range(len(rows))])
+    log_psi = ansatz.log_psi(everything).detach()
+    psi_rows, psi_columns = log_psi[: len(rows)].exp(), log_psi[len(rows) :].exp()
+    return (matrix.to(psi_columns.dtype) @ psi_columns) / psi_rows
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [ExactLocalEnergy(), ExactLocalEnergy(max_chunk=7, cache_bytes=0, buffer_bytes=100_000)],
+    ids=["kept", "tight"],
+)
+def test_exact_values_are_rows_of_the_whole_hamiltonian(
+    hamiltonian: MolecularHamiltonian, engine: ExactLocalEnergy
+) -> None:
+    ansatz = LinearAnsatz(hamiltonian.sector)
+    sample = draw(ansatz, 50)
+    result = engine.evaluate(hamiltonian, ansatz, sample)
+    expected = dense_local_energies(hamiltonian, ansatz, sample.determinants, hamiltonian.sector.determinants())
+    torch.testing.assert_close(result.values, expected, rtol=1e-11, atol=1e-10)
+    torch.testing.assert_close(result.weights, sample.weights)
+    assert not result.variational
+    assert not result.values.requires_grad
+
+
+def test_exact_asks_for_every_unsampled_determinant_once_in_bounded_chunks(hamiltonian: MolecularHamiltonian) -> None:
+    ansatz = LinearAnsatz(hamiltonian.sector)
+    sample = draw(ansatz, 50)
+    ansatz.asked.clear()
+    result = ExactLocalEnergy(max_chunk=16, buffer_bytes=200_000).evaluate(hamiltonian, ansatz, sample)
+    assert max(len(part) for part in ansatz.asked) <= 16
+    asked = torch.cat(ansatz.asked)
+    assert len(torch.cat([asked, sample.determinants]).unique(dim=0)) == len(asked) + len(sample)
+    assert result.stats["local_energy/evaluated"] == len(asked)
+
+
+def test_exact_energy_of_a_whole_sector_is_the_rayleigh_quotient(hamiltonian: MolecularHamiltonian) -> None:
+    ansatz = LinearAnsatz(hamiltonian.sector)
+    determinants = hamiltonian.sector.determinants()
+    log_psi = ansatz.log_psi(determinants).detach()
+    sample = SampleBatch(determinants, log_psi, (2 * log_psi.real).exp())
+    result = ExactLocalEnergy().evaluate(hamiltonian, ansatz, sample)
+    psi = log_psi.exp()
+    expected = (psi.conj() @ (hamiltonian.dense(determinants).to(psi.dtype) @ psi)).real
+    torch.testing.assert_close((result.weights * result.values).sum().real, expected, rtol=1e-12, atol=1e-11)
+    assert result.variational
+
+
+def test_subspace_energy_is_the_rayleigh_quotient_of_the_projected_state(hamiltonian: MolecularHamiltonian) -> None:
+    ansatz = LinearAnsatz(hamiltonian.sector)
+    sample = draw(ansatz, 40)
+    ansatz.asked.clear()
+    result = SubspaceLocalEnergy().evaluate(hamiltonian, ansatz, sample)
+    assert not ansatz.asked
+    psi = sample.log_psi.exp()
+    matrix = hamiltonian.dense(sample.determinants).to(psi.dtype)
+    torch.testing.assert_close(result.values, (matrix @ psi) / psi, rtol=1e-11, atol=1e-10)
+    quotient = (psi.conj() @ matrix @ psi) / psi.abs().square().sum()
+    torch.testing.assert_close((result.weights * result.values).sum(), quotient, rtol=1e-11, atol=1e-11)
+    assert result.variational
+    assert quotient.real > torch.linalg.eigvalsh(hamiltonian.dense(hamiltonian.sector.determinants()))[0]
+
+
+def test_walker_weights_are_the_samplers_and_not_variational(hamiltonian: MolecularHamiltonian) -> None:
+    ansatz = LinearAnsatz(hamiltonian.sector)
+    sample = draw(ansatz, 40)
+    result = SubspaceLocalEnergy(weights=SubspaceWeights.walkers).evaluate(hamiltonian, ansatz, sample)
+    torch.testing.assert_close(result.weights, sample.weights)
+    assert not result.variational
+
+
+@pytest.mark.parametrize("engine", [ExactLocalEnergy(), SubspaceLocalEnergy()], ids=["exact", "subspace"])
+def test_underflowing_amplitudes_give_finite_energies(
+    hamiltonian: MolecularHamiltonian, engine: ExactLocalEnergy | SubspaceLocalEnergy
+) -> None:
+    ansatz = LinearAnsatz(hamiltonian.sector, steepness=200.0)
+    sample = draw(ansatz, 300)
+    assert sample.log_psi.real.min() < -800
+    result = engine.evaluate(hamiltonian, ansatz, sample)
+    assert torch.view_as_real(result.values).isfinite().all()
+    assert torch.view_as_real(result.weights * result.values).isfinite().all()
+
+
+@pytest.mark.parametrize("engine", [ExactLocalEnergy(), SubspaceLocalEnergy()], ids=["exact", "subspace"])
+def test_an_empty_rank_gives_no_energies(
+    hamiltonian: MolecularHamiltonian, engine: ExactLocalEnergy | SubspaceLocalEnergy
+) -> None:
+    ansatz = LinearAnsatz(hamiltonian.sector)
+    result = engine.evaluate(hamiltonian, ansatz, draw(ansatz, 0))
+    assert len(result.values) == len(result.weights) == 0
+
+
+def test_bounds_that_cannot_work_are_refused(hamiltonian: MolecularHamiltonian) -> None:
+    with pytest.raises(UserError, match="max_chunk"):
+        ExactLocalEnergy(max_chunk=0)
+    ansatz = LinearAnsatz(hamiltonian.sector)
+    with pytest.raises(UserError, match="buffer_bytes"):
+        ExactLocalEnergy(buffer_bytes=1000).evaluate(hamiltonian, ansatz, draw(ansatz, 3))
