@@ -97,6 +97,8 @@ class RunCheckpoint(Checkpoint):
 
     def _due(self, trainer: Trainer, now: float) -> str | None:
         step = trainer.global_step
+        if step == self.saved_step:
+            return None
         if 0 <= trainer.max_steps <= step:
             return "end"
         if self.every_steps and step % self.every_steps == 0:
