@@ -1,8 +1,110 @@
-"""The command line."""
+"""The command line: LightningCLI with typed signatures as the schema and one-line errors."""
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-def main(args: list[str] | None = None) -> None:
+from jsonargparse import ArgumentError
+from lightning.pytorch import Trainer
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+
+from nnqs_lightning.errors import UserError
+from nnqs_lightning.training.datamodule import MonteCarloDataModule
+from nnqs_lightning.training.module import NNQSModule
+from nnqs_lightning.training.prediction import PredictionWriter
+from nnqs_lightning.training.progress import EnergyLines, EnergyProgressBar
+from nnqs_lightning.training.report import RunReport
+
+TRACEBACK_VARIABLE = "NNQS_TRACEBACK"
+"""Set to 1 to see the traceback behind a one-line error."""
+
+TRAINER_DEFAULTS: dict[str, Any] = {
+    "max_epochs": -1,
+    "max_steps": 500,
+    "log_every_n_steps": 1,
+    "num_sanity_val_steps": 0,
+    "use_distributed_sampler": False,
+    "enable_model_summary": False,
+}
+
+
+class NNQSCLI(LightningCLI):
+    """``fit``, ``validate``, ``test`` and ``predict`` of one wave function.
+
+    The run folder is ``trainer.default_root_dir``: config.yaml, metrics.csv, TensorBoard events, checkpoints/,
+    summary.json and convergence.png go there.
+    """
+
+    def __init__(self, args: Sequence[str]) -> None:
+        parser_kwargs = {"parser_mode": "omegaconf", "exit_on_error": False}
+        super().__init__(
+            NNQSModule,
+            MonteCarloDataModule,
+            trainer_defaults=TRAINER_DEFAULTS,
+            seed_everything_default=1,
+            parser_kwargs={**parser_kwargs, **{name: dict(parser_kwargs) for name in self.subcommands()}},
+            # A resumed run writes the same file again; a new run never gets as far as an old run's folder.
+            save_config_kwargs={"overwrite": True},
+            auto_configure_optimizers=False,
+            load_from_checkpoint_support=False,
+            args=list(args),
+        )
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.add_lightning_class_args(RunReport, "report")
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        self.config = parser.parse_args(args)
+
+    def before_instantiate_classes(self) -> None:
+        config = self.config[self.subcommand]
+        if config.data.seed is None:
+            config.data.seed = int(config.seed_everything)
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        config = self.config_init[self.subcommand].trainer
+        if config.default_root_dir is None:
+            config.default_root_dir = str(Path("runs") / self.model.system.name)
+        if self.subcommand == "fit" and config.limit_val_batches is None:
+            config.limit_val_batches = 0  # every step logs its energy; the larger sample belongs to ``validate``
+        folder = config.default_root_dir
+        if config.logger is None or config.logger is True:
+            config.logger = [
+                CSVLogger(folder, name="", version="", flush_logs_every_n_steps=10),
+                TensorBoardLogger(folder, name="", version="", default_hp_metric=False),
+            ]
+        config.callbacks = [*(config.callbacks or []), *self._watchers(config)]
+        return super().instantiate_trainer(**kwargs)
+
+    def _watchers(self, config: Any) -> list[Any]:
+        best = self.model.system.reference_energies().best() if self.subcommand == "fit" else None
+        reference = best[1] if best else None
+        watchers: list[Any] = [PredictionWriter()] if self.subcommand == "predict" else []
+        if config.enable_progress_bar is not False and sys.stdout.isatty():
+            watchers.append(EnergyProgressBar(reference))
+        else:
+            config.enable_progress_bar = False
+            watchers.append(EnergyLines(reference))
+        return watchers
+
+
+def main(args: Sequence[str] | None = None) -> None:
     """Entry of ``python -m nnqs_lightning`` and ``nnqs-lightning``."""
-    raise NotImplementedError
+    try:
+        NNQSCLI(sys.argv[1:] if args is None else args)
+    except (UserError, MisconfigurationException, ArgumentError) as error:
+        if os.environ.get(TRACEBACK_VARIABLE):
+            raise
+        message = " ".join(str(error).split())
+        sys.exit(_fail(f"{message} (set {TRACEBACK_VARIABLE}=1 for the traceback)"))
+
+
+def _fail(message: str) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    return 2

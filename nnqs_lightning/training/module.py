@@ -1,0 +1,161 @@
+"""The LightningModule: wiring only. Every formula lives in the room that owns it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from jsonargparse import lazy_instance
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.checkpoint import checkpoint
+
+from nnqs_lightning import distributed
+from nnqs_lightning.ansatz import TransformerAnsatz
+from nnqs_lightning.ansatz.base import AnsatzFactory
+from nnqs_lightning.chem import System
+from nnqs_lightning.errors import UserError
+from nnqs_lightning.fock import SampleBatch
+from nnqs_lightning.hamiltonian import MolecularHamiltonian
+from nnqs_lightning.optim import Direction, EnergyGradient
+from nnqs_lightning.training.metrics import EnergyMetrics
+from nnqs_lightning.vmc import ExactLocalEnergy, LocalEnergies, LocalEnergy, SubspaceLocalEnergy
+from nnqs_lightning.vmc.estimators import estimate_energy
+
+OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
+SchedulerFactory = Callable[[Optimizer], LRScheduler]
+
+
+class NNQSModule(LightningModule):
+    """Variational Monte Carlo of one wave function for one system.
+
+    A training step is split so that everything without gradient (local energies, the direction of descent) happens in
+    ``on_train_batch_start``, outside the wrapped forward pass, and the step itself is one pass of Σ Re(c* log ψ).
+
+    Args:
+        system: Where the integrals come from: a molecule, an FCIDUMP file, a lattice.
+        ansatz: The wave function; its first argument, the integrals, is filled in.
+        local_energy: Estimate of the local energies that training minimises.
+        validation_energy: Estimate that validate and test report; exact local energies give the network's own energy.
+        direction: Direction of descent: the energy gradient or a natural gradient.
+        optimizer: Optimiser that descends along the direction.
+        lr_scheduler: Schedule of the learning rate, advanced once a step.
+        init_from: Checkpoint whose matching parameters are loaded before training.
+        max_rows: Determinants in one differentiated forward pass; a larger step is recomputed piece by piece
+            in the backward pass, which gives the same gradient in bounded memory.
+    """
+
+    def __init__(
+        self,
+        system: System,
+        ansatz: AnsatzFactory = TransformerAnsatz,
+        local_energy: LocalEnergy = lazy_instance(SubspaceLocalEnergy),  # noqa: B008
+        validation_energy: LocalEnergy = lazy_instance(ExactLocalEnergy),  # noqa: B008
+        direction: Direction = lazy_instance(EnergyGradient),  # noqa: B008
+        optimizer: OptimizerFactory = torch.optim.AdamW,
+        lr_scheduler: SchedulerFactory | None = None,
+        init_from: str | None = None,
+        max_rows: int = 8192,
+    ) -> None:
+        super().__init__()
+        if max_rows < 1:
+            raise UserError(f"model.max_rows is {max_rows}, expected at least 1")
+        self.system = system
+        integrals = system.integrals()
+        self.hamiltonian = MolecularHamiltonian(integrals)
+        self.ansatz = ansatz(integrals)
+        self.local_energy = local_energy
+        self.validation_energy = validation_energy
+        self.direction = direction
+        self.optimizer_factory = optimizer
+        self.scheduler_factory = lr_scheduler
+        self.init_from = init_from
+        self.max_rows = max_rows
+        self.metrics = nn.ModuleDict({stage: EnergyMetrics() for stage in ("validate", "test", "exact")})
+        self._coefficients: Tensor | None = None
+
+    def configure_optimizers(self) -> Any:
+        optimizer = self.optimizer_factory(self.ansatz.parameters())
+        if self.scheduler_factory is None:
+            return optimizer
+        scheduler = self.scheduler_factory(optimizer)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    def on_train_batch_start(self, batch: SampleBatch, batch_idx: int) -> None:
+        """Everything of a step that needs no gradient."""
+        energies = self.local_energy.evaluate(self.hamiltonian, self.ansatz, batch)
+        self._check_finite(energies, batch.step)
+        learning_rate = self.trainer.optimizers[0].param_groups[0]["lr"]
+        self._coefficients, direction_stats = self.direction.coefficients(self.ansatz, batch, energies, learning_rate)
+        statistics = estimate_energy(energies, batch)
+        figures = {
+            "energy/mean": statistics.mean,
+            "energy/variance": statistics.variance,
+            "energy/error_bar": statistics.error,
+            **batch.stats,
+            **energies.stats,
+            **direction_stats,
+        }
+        self.log_dict(figures, on_step=True, on_epoch=False, batch_size=1)
+
+    def training_step(self, batch: SampleBatch, batch_idx: int) -> Tensor:
+        """Surrogate whose gradient, averaged over ranks by the strategy, is the direction of descent."""
+        assert self._coefficients is not None
+        pieces = zip(self._coefficients.split(self.max_rows), batch.determinants.split(self.max_rows), strict=True)
+        loss = torch.stack(
+            [Direction.surrogate(piece, self._log_psi(determinants, len(batch))) for piece, determinants in pieces]
+        ).sum()
+        # Strategies average gradients over ranks; the coefficients are normalised over all ranks together.
+        return loss * distributed.world_size()
+
+    def _log_psi(self, determinants: Tensor, n_rows: int) -> Tensor:
+        if n_rows <= self.max_rows:
+            return self.ansatz(determinants)
+        return checkpoint(self.ansatz, determinants, use_reentrant=False)
+
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        self.direction.observe_gradient(
+            [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.ansatz.parameters()]
+        )
+
+    def validation_step(self, batch: SampleBatch, batch_idx: int) -> None:
+        """The network's own energy: ψ on every connected determinant, weights of the sampler."""
+        energies = self.validation_energy.evaluate(self.hamiltonian, self.ansatz, batch)
+        self._metric("validate").update(energies, batch)
+
+    def on_validation_epoch_end(self) -> None:
+        self._log_metrics("validate")
+
+    def test_step(self, batch: SampleBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Sampled energy (first loader) and, where the sector is small enough, the exact sum (second loader)."""
+        energies = self.validation_energy.evaluate(self.hamiltonian, self.ansatz, batch)
+        self._metric("exact" if dataloader_idx else "test").update(energies, batch)
+
+    def on_test_epoch_end(self) -> None:
+        self._log_metrics("test")
+        if self._metric("exact").update_called:
+            self._log_metrics("exact")
+
+    def predict_step(self, batch: SampleBatch, batch_idx: int) -> SampleBatch:
+        return batch
+
+    def _log_metrics(self, stage: str) -> None:
+        metric = self._metric(stage)
+        self.log_dict({f"{stage}/{key}": value for key, value in metric.compute().items()})
+        metric.reset()
+
+    def _metric(self, stage: str) -> EnergyMetrics:
+        metric = self.metrics[stage]
+        assert isinstance(metric, EnergyMetrics)
+        return metric
+
+    def _check_finite(self, energies: LocalEnergies, step: int) -> None:
+        bad = distributed.all_reduce_sum((~torch.isfinite(torch.view_as_real(energies.values))).sum())
+        if bad:
+            raise UserError(
+                f"step {step}: {int(bad)} local energies are NaN or infinite. Lower model.optimizer's lr or the trust "
+                "region of model.direction, or resume from an earlier checkpoint with --ckpt_path"
+            )
