@@ -61,13 +61,21 @@ class MLPPhase(Phase):
         context: what the ansatz tells.
         hidden: widths of the hidden layers.
         activation: class of the nonlinearity.
+        gain: factor of the last layer's weights at the start. 1 starts near φ = 0, where an amplitude of the wrong sign
+            has to die before it can come back; about 20 spreads the phases over the circle, and it turns instead.
     """
 
     def __init__(
-        self, context: PhaseContext, hidden: tuple[int, ...] = (128, 128), activation: Activation = nn.ReLU
+        self,
+        context: PhaseContext,
+        hidden: tuple[int, ...] = (128, 128),
+        activation: Activation = nn.ReLU,
+        gain: float = 1.0,
     ) -> None:
         super().__init__(context)
         self.network = _perceptron(2 * context.n_orb, hidden, 1, activation)
+        with torch.no_grad():
+            self.network[-1].weight.mul_(gain)
 
     def forward(self, tokens: Tensor, hidden: Tensor | None) -> Tensor:
         """φ = MLP(±1 string), unbounded."""
