@@ -9,11 +9,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from nnqs_lightning.ansatz.orbital_physics import fiedler_vector, orbital_energies
+from nnqs_lightning.ansatz.orbital_context import orbital_pairs
+from nnqs_lightning.ansatz.orbital_physics import orbital_energies
 from nnqs_lightning.chem.integrals import MolecularIntegrals
 from nnqs_lightning.errors import UserError
+from nnqs_lightning.nn.positional import fiedler_vector
+from nnqs_lightning.nn.positional.orbital_pairs import PairSource
 
 IntArray = NDArray[np.int64]
 
@@ -64,14 +68,27 @@ class EnergyOrder(OrbitalOrder):
 
 
 class FiedlerOrder(OrbitalOrder):
-    """Sorted along the Fiedler vector of the exchange integrals, so that strong pairs are near.
+    """Sorted along the Fiedler vector of orbital couplings, so that strong pairs are near.
 
     That is the second eigenvector of the graph Laplacian of K_pq (Barcza et al. 2011, Phys. Rev. A 83, 012508).
+
+    Args:
+        integrals: what is decoded.
+        source: which orbital pairs are the couplings.
+
+    Raises:
+        UserError: the couplings vanish, as exchange does on a lattice.
     """
 
+    def __init__(self, integrals: MolecularIntegrals, source: PairSource = "exchange") -> None:
+        super().__init__(integrals)
+        self.source = source
+
     def permutation(self) -> IntArray:
-        """Ascending components; the lowest orbital of the list has the smaller half."""
-        return np.argsort(fiedler_vector(np.abs(self.integrals.exchange)), kind="stable")
+        """Ascending components; the first orbital of the list is in the negative half."""
+        as_given = torch.arange(self.integrals.n_orb)
+        couplings = orbital_pairs(self.integrals, as_given)
+        return np.argsort(fiedler_vector(couplings[self.source]).numpy(), kind="stable")
 
 
 class ExplicitOrder(OrbitalOrder):

@@ -55,14 +55,10 @@ def orbital_energies(integrals: MolecularIntegrals) -> Array:
     return integrals.mo_energy if integrals.mo_energy is not None else fock_diagonal(integrals)
 
 
-def fiedler_vector(weights: Array) -> Array:
-    """Second eigenvector of the graph Laplacian of a symmetric non-negative matrix, [n]; the diagonal is not read.
-
-    Its sign is fixed: the first component of notable size is negative.
-    """
-    coupling = weights - np.diag(np.diag(weights))
-    if len(coupling) < 2:
-        return np.zeros(len(coupling))
-    vector = np.linalg.eigh(np.diag(coupling.sum(1)) - coupling)[1][:, 1]
-    leading = vector[np.argmax(np.abs(vector) > 1e-6)]
-    return -np.sign(leading) * vector
+def levels(integrals: MolecularIntegrals) -> Array:
+    """Orbital energies from the middle between the highest occupied and the lowest empty one; hartree [n_orb]."""
+    energies = orbital_energies(integrals)
+    filled = reference_occupation(integrals).sum(-1)
+    borders = [energies[filled > 0].max(initial=-np.inf), energies[filled < 2].min(initial=np.inf)]
+    finite = [border for border in borders if np.isfinite(border)]
+    return energies - np.mean(finite)

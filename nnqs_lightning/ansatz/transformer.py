@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from nnqs_lightning.ansatz.base import AutoregressiveAnsatz
 from nnqs_lightning.ansatz.constraint import Constraint, masked_log_softmax
+from nnqs_lightning.ansatz.orbital_context import orbital_features, orbital_pairs
 from nnqs_lightning.ansatz.orbital_order import OrbitalOrderFactory, Reversed
 from nnqs_lightning.ansatz.phase import MLPPhase, PhaseContext, PhaseFactory
 from nnqs_lightning.ansatz.tokens import detokenize, tokenize
@@ -87,6 +88,8 @@ class TransformerAnsatz(AutoregressiveAnsatz):
             n_heads=n_heads,
             d_head=d_model // n_heads,
             start_position=0 if start_place == "shared" else -1,
+            pairs=orbital_pairs(integrals, self.order),
+            features=orbital_features(integrals, self.order),
         )
         self.decoder = Decoder(positional(context), n_layers, round(mlp_factor * d_model), activation)
         self.phase_model = phase(PhaseContext(integrals.n_orb, d_model))

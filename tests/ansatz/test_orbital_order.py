@@ -7,9 +7,12 @@ from functools import partial
 
 import numpy as np
 import pytest
+import torch
 
 from nnqs_lightning.ansatz import AsGiven, EnergyOrder, ExplicitOrder, FiedlerOrder, RandomOrder, Reversed
-from nnqs_lightning.ansatz.orbital_physics import fiedler_vector, fock_diagonal, reference_occupation
+from nnqs_lightning.ansatz.orbital_physics import fock_diagonal, reference_occupation
+from nnqs_lightning.errors import UserError
+from nnqs_lightning.nn.positional import fiedler_vector
 
 ORDERS = {
     "as_given": AsGiven,
@@ -61,7 +64,7 @@ def test_fiedler_order_restores_a_shuffled_chain():
     n = 7
     chain = np.exp(-np.abs(np.subtract.outer(np.arange(n), np.arange(n))).astype(float))
     shuffle = np.random.default_rng(1).permutation(n)
-    found = shuffle[np.argsort(fiedler_vector(chain[np.ix_(shuffle, shuffle)]))].tolist()
+    found = shuffle[fiedler_vector(torch.from_numpy(chain[np.ix_(shuffle, shuffle)])).argsort().numpy()].tolist()
     assert found in (list(range(n)), list(range(n))[::-1])
 
 
@@ -69,7 +72,7 @@ def test_fiedler_vector_minimises_the_weighted_squared_distance():
     rng = np.random.default_rng(2)
     weights = np.abs(rng.normal(size=(6, 6)))
     weights = weights + weights.T
-    vector = fiedler_vector(weights)
+    vector = fiedler_vector(torch.from_numpy(weights)).numpy()
 
     def cost(v):
         return sum(weights[i, j] * (v[i] - v[j]) ** 2 for i in range(6) for j in range(i))
@@ -80,6 +83,14 @@ def test_fiedler_vector_minimises_the_weighted_squared_distance():
         trial = rng.normal(size=6)
         trial -= trial.mean()
         assert cost(vector) <= cost(trial / np.linalg.norm(trial)) + 1e-12
+
+
+def test_fiedler_order_of_a_lattice_follows_its_hopping(make_integrals):
+    lattice = replace(make_integrals(5, 2, 2), h1e=np.diag(-np.ones(4), 1) + np.diag(-np.ones(4), -1))
+    lattice = replace(lattice, eri=np.zeros((5,) * 4))
+    assert FiedlerOrder(lattice, source="one_electron").permutation().tolist() == [0, 1, 2, 3, 4]
+    with pytest.raises(UserError, match=r"model\.ansatz\.orbital_order"):
+        FiedlerOrder(lattice).permutation()
 
 
 def determinant_energy(integrals, occupation):

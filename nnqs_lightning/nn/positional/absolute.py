@@ -35,6 +35,34 @@ class LearnedAbsolute(PositionalScheme):
         return x + self.table(rows.expand(tokens.shape))
 
 
+class SpinAware(PositionalScheme):
+    """x_n + e[n] + α e_α[n] + β e_β[n]: a place signals α and β electrons of its token by vectors of their own.
+
+    It knows no place beyond those it was built for.
+
+    Args:
+        context: what the decoder tells.
+        std: standard deviation of the rows at the start; 1 is that of the token embeddings.
+    """
+
+    def __init__(self, context: PositionContext, std: float = 1.0) -> None:
+        super().__init__(context)
+        self.place = nn.Embedding(context.n_positions, context.d_model)
+        self.alpha = nn.Embedding(context.n_positions, context.d_model)
+        self.beta = nn.Embedding(context.n_positions, context.d_model)
+        for table in (self.place, self.alpha, self.beta):
+            nn.init.normal_(table.weight, std=std)
+
+    def embed(self, x: Tensor, positions: Tensor, tokens: Tensor) -> Tensor:
+        """Add the rows of the places; UserError beyond the tables."""
+        n_rows = self.place.num_embeddings
+        rows = positions - self.context.start_position
+        self.require_known(rows, n_rows, f"SpinAware has {n_rows} rows")
+        rows = rows.expand(tokens.shape)
+        alpha, beta = (tokens & 1).unsqueeze(-1), (tokens >> 1 & 1).unsqueeze(-1)
+        return x + self.place(rows) + alpha * self.alpha(rows) + beta * self.beta(rows)
+
+
 class Sinusoidal(PositionalScheme):
     """x_n + [sin(ω_k n), cos(ω_k n)]_k, ω_k = base^(−2k/d_model) (Vaswani et al. 2017, 1706.03762, §3.5).
 

@@ -1,8 +1,10 @@
-"""Schemes that bias attention scores by the distance of places."""
+"""Schemes that bias attention scores by a distance."""
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -11,12 +13,28 @@ from nnqs_lightning.errors import UserError
 from nnqs_lightning.nn.positional.base import PositionalScheme, PositionContext
 
 
-def distances(q_positions: Tensor, k_positions: Tensor) -> Tensor:
+def index_distance(q_positions: Tensor, k_positions: Tensor) -> Tensor:
     """How far each key lies behind each query, int64 [Tq, Tk]; 0 at keys that the causal mask hides anyway."""
     return (q_positions[:, None] - k_positions[None, :]).clamp(min=0)
 
 
-class Alibi(PositionalScheme):
+class DistanceBias(PositionalScheme):
+    """b_h(distance), the distance being that of the places. Schemes that measure another one reuse :meth:`score`."""
+
+    @abstractmethod
+    def score(self, distance: Tensor) -> Tensor:
+        """Bias at distances ≥ 0, whole or not: [Tq, Tk] → [H, Tq, Tk]."""
+
+    def bias(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor:
+        """[H, Tq, Tk]."""
+        return self.score(index_distance(q_positions, k_positions)).to(q.dtype)
+
+
+DistanceBiasFactory = Callable[[PositionContext], DistanceBias]
+"""A class of this file, or one like it, whose first argument is the context."""
+
+
+class Alibi(DistanceBias):
     """−m_h · distance with fixed slopes, geometric from 2^(−8/H) to 2^−8 (Press et al. 2021, 2108.12409, §3).
 
     Args:
@@ -28,9 +46,9 @@ class Alibi(PositionalScheme):
         self.slopes: Tensor
         self.register_buffer("slopes", alibi_slopes(context.n_heads))
 
-    def bias(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor:
-        """[H, Tq, Tk]."""
-        return (-self.slopes[:, None, None] * distances(q_positions, k_positions)).to(q.dtype)
+    def score(self, distance: Tensor) -> Tensor:
+        """−m_h · distance."""
+        return -self.slopes[:, None, None] * distance
 
 
 def alibi_slopes(n_heads: int) -> Tensor:
@@ -41,7 +59,7 @@ def alibi_slopes(n_heads: int) -> Tensor:
     return torch.tensor(slopes + between, dtype=torch.float64)
 
 
-class T5Bias(PositionalScheme):
+class T5Bias(DistanceBias):
     """Learned b_h[bucket(distance)]: exact buckets, then logarithmic ones (Raffel et al. 2020, 1910.10683, §2.1).
 
     Args:
@@ -62,19 +80,20 @@ class T5Bias(PositionalScheme):
         self.table = nn.Embedding(n_buckets, context.n_heads)
         nn.init.zeros_(self.table.weight)
 
+    def score(self, distance: Tensor) -> Tensor:
+        """The entries of the buckets."""
+        return self.table(self.buckets(distance)).permute(2, 0, 1)
+
     def buckets(self, distance: Tensor) -> Tensor:
-        """int64 bucket of each distance ≥ 0."""
+        """int64 bucket of each distance, rounded to whole ones in the exact half."""
         exact = self.n_buckets // 2
         octaves = torch.log(distance.clamp(min=exact) / exact) / math.log(self.max_distance / exact)
         far = exact + (octaves * (self.n_buckets - exact)).long()
-        return torch.where(distance < exact, distance, far.clamp(max=self.n_buckets - 1))
-
-    def bias(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor:
-        """[H, Tq, Tk]."""
-        return self.table(self.buckets(distances(q_positions, k_positions))).permute(2, 0, 1)
+        near = distance.round().long()
+        return torch.where(near < exact, near, far.clamp(max=self.n_buckets - 1))
 
 
-class RelativeBias(PositionalScheme):
+class RelativeBias(DistanceBias):
     """Learned b_h[min(distance, max_distance)], one entry per distance (clipping as in Shaw et al. 2018, 1803.02155).
 
     Args:
@@ -92,7 +111,13 @@ class RelativeBias(PositionalScheme):
         self.table = nn.Embedding(self.max_distance + 1, context.n_heads)
         nn.init.zeros_(self.table.weight)
 
-    def bias(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor:
-        """[H, Tq, Tk]."""
-        clipped = distances(q_positions, k_positions).clamp(max=self.max_distance)
-        return self.table(clipped).permute(2, 0, 1)
+    def score(self, distance: Tensor) -> Tensor:
+        """The entry of each distance, linear in between."""
+        return interpolate(self.table, distance.clamp(max=self.max_distance)).permute(2, 0, 1)
+
+
+def interpolate(table: nn.Embedding, place: Tensor) -> Tensor:
+    """Rows of a table at places between its indices: [...] → [..., width]."""
+    lower = place.floor().long()
+    share = (place - lower).unsqueeze(-1).to(table.weight.dtype)
+    return torch.lerp(table(lower), table(place.ceil().long()), share)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nnqs_lightning.errors import UserError
 from nnqs_lightning.nn.positional.base import PositionalScheme, PositionContext
@@ -57,6 +57,71 @@ class Rotary(PositionalScheme):
 
     def _angles(self, positions: Tensor) -> Tensor:
         return (positions / self.stretch)[:, None] * self.frequencies
+
+
+class RotaryLearned(PositionalScheme):
+    """Rotary with frequencies ω_hk learned per head, from base^(−2k/d) on; they stay positive.
+
+    Args:
+        context: what the decoder tells.
+        base: ratio of the longest to the shortest wavelength at the start.
+
+    Raises:
+        UserError: the width of a head is odd.
+    """
+
+    def __init__(self, context: PositionContext, base: float = 10000.0) -> None:
+        super().__init__(context)
+        frequencies = wave_frequencies(base, rotated_dimensions(context, 1.0))
+        self.log_frequencies = nn.Parameter(frequencies.log().repeat(context.n_heads, 1).to(torch.get_default_dtype()))
+
+    def rotate(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Turn every dimension."""
+        return turn(q, self._angles(q_positions)), turn(k, self._angles(k_positions))
+
+    def _angles(self, positions: Tensor) -> Tensor:
+        return positions[:, None] * self.log_frequencies.exp()[:, None, :]
+
+
+class XPos(PositionalScheme):
+    """Rotary whose score also decays: pair k of q_n is scaled by ζ_k^(n/s), of k_m by ζ_k^(−m/s), ζ_k =
+    (2k/d + γ) / (1 + γ) (Sun et al. 2022, 2212.10554).
+
+    Args:
+        context: what the decoder tells.
+        base: ratio of the longest to the shortest wavelength.
+        gamma: γ; the smaller, the faster the fast waves decay.
+        decay_length: s; the paper's 512 is for texts.
+
+    Raises:
+        UserError: the width of a head is odd, or a number is not positive.
+    """
+
+    def __init__(
+        self, context: PositionContext, base: float = 10000.0, gamma: float = 0.4, decay_length: float = 64.0
+    ) -> None:
+        super().__init__(context)
+        if min(base, gamma, decay_length) <= 0:
+            raise UserError(
+                f"base is {base}, gamma {gamma} and decay_length {decay_length}, expected positive numbers: "
+                "change model.ansatz.positional"
+            )
+        self.decay_length = decay_length
+        self.frequencies: Tensor
+        self.zeta: Tensor
+        n_rotated = rotated_dimensions(context, 1.0)
+        self.register_buffer("frequencies", wave_frequencies(base, n_rotated))
+        shares = torch.arange(0, n_rotated, 2, dtype=torch.float64) / n_rotated
+        self.register_buffer("zeta", (shares + gamma) / (1 + gamma))
+
+    def rotate(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Turn and scale every pair."""
+        return self._turn_and_scale(q, q_positions, 1.0), self._turn_and_scale(k, k_positions, -1.0)
+
+    def _turn_and_scale(self, x: Tensor, positions: Tensor, sign: float) -> Tensor:
+        angles = positions[:, None] * self.frequencies
+        scales = self.zeta ** (sign * positions[:, None] / self.decay_length)
+        return turn(x, angles) * scales.repeat_interleave(2, dim=-1).to(x.dtype)
 
 
 def rotated_dimensions(context: PositionContext, fraction: float) -> int:

@@ -1,0 +1,59 @@
+"""Orbital pairs and features for positional schemes, in decoding order, computed when a scheme asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from nnqs_lightning.ansatz.orbital_physics import levels, orbital_energies, reference_occupation
+from nnqs_lightning.chem.integrals import MolecularIntegrals
+
+
+class _Lazy(Mapping[str, Tensor]):
+    """Arrays by name, made and permuted on access."""
+
+    def __init__(self, makers: Mapping[str, Callable[[], NDArray]], permute: Callable[[Tensor], Tensor]) -> None:
+        self._makers = makers
+        self._permute = permute
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._permute(torch.as_tensor(np.array(self._makers[name]())))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+
+def orbital_pairs(integrals: MolecularIntegrals, order: Tensor) -> Mapping[str, Tensor]:
+    """``exchange`` K_pq, ``coulomb`` J_pq and ``one_electron`` h_pq in hartree, float64 [L, L]."""
+    makers: dict[str, Callable[[], NDArray]] = {
+        "exchange": lambda: integrals.exchange,
+        "coulomb": lambda: integrals.coulomb,
+        "one_electron": lambda: integrals.h1e,
+    }
+    return _Lazy(makers, lambda matrix: matrix[order][:, order])
+
+
+def orbital_features(integrals: MolecularIntegrals, order: Tensor) -> Mapping[str, Tensor]:
+    """Features of single orbitals, [L] or [L, k].
+
+    ``index`` in the list of the integrals, ``energy`` and ``level`` (from the middle of the gap) in hartree,
+    ``occupation`` (α, β) of the reference determinant, ``irrep`` (one-hot, where the source gives irreps), and
+    whatever else the integrals carry as ``orbital_features``.
+    """
+    makers: dict[str, Callable[[], NDArray]] = {
+        "index": lambda: np.arange(integrals.n_orb),
+        "energy": lambda: orbital_energies(integrals),
+        "level": lambda: levels(integrals),
+        "occupation": lambda: reference_occupation(integrals),
+    }
+    orbsym = integrals.orbsym
+    if orbsym is not None:
+        makers["irrep"] = lambda: np.eye(8)[np.array(orbsym) - 1]
+    return _Lazy(makers, lambda feature: feature[order])
