@@ -79,7 +79,10 @@ def read_xyz(path: Path) -> list[Atom]:
         UserError: the file is missing or departs from this form; the message has the line number.
     """
     if not path.is_file():
-        raise UserError(f"no file '{path}': expected a list of [symbol, x, y, z] or an existing .xyz file in {KEY}")
+        raise UserError(
+            f"no file '{path}' and no list of atoms either: expected [symbol, x, y, z] for each atom, or an "
+            f"existing .xyz file, in {KEY}"
+        )
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError:

@@ -44,7 +44,7 @@ class Molecule(CachedSystem):
 
     def __init__(
         self,
-        atoms: str | os.PathLike[str] | list[tuple[str, float, float, float]],
+        atoms: list[tuple[str, float, float, float]] | str | os.PathLike[str],
         unit: Literal["angstrom", "bohr"] = "angstrom",
         basis: str = "sto-3g",
         charge: int = 0,

@@ -98,6 +98,8 @@ def _interpret(entries: dict[str, list[str]], n_lines: int, where: str) -> Heade
             raise UserError(f"{where}: {name} says complex or momentum orbitals; expected real spatial orbitals")
     n_orb = _integer(entries, "NORB", where)
     n_electrons = _integer(entries, "NELEC", where)
+    if "MS2" not in entries:
+        log.warning("%s: no MS2 in the header; the lowest spin is taken", where)
     spin = _integer(entries, "MS2", where, n_electrons % 2)
     wfn_sym = _integer(entries, "ISYM", where, 1) or 1  # 0 is written for "unknown"
     # Either key may be there, in Fortran's or in Boolean spelling.

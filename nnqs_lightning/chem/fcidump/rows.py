@@ -47,6 +47,8 @@ def parse_rows(lines: list[str], first_line: int, where: str) -> Rows:
         UserError: a line that is no row, or a complex value; the message has the line number.
     """
     numbers = np.array([i for i, line in enumerate(lines, start=first_line) if line.strip()], dtype=np.int64)
+    if not len(numbers):
+        raise UserError(f"{where}: no integrals after the header, the file is truncated")
     body = "\n".join(lines)
     # The fast path knows nothing but Fortran's D exponents; whatever else it stumbles on is looked at line by line.
     try:
@@ -63,33 +65,36 @@ def parse_rows(lines: list[str], first_line: int, where: str) -> Rows:
 
 def _parse_slowly(lines: list[str], first_line: int, where: str) -> Rows:
     values, indices, numbers = [], [], []
+    was_complex: bool | None = None
     for number, raw in enumerate(lines, start=first_line):
-        line = raw.split("!", 1)[0].strip()
+        line = raw.strip()
         if not line:
             continue
-        value, four = _parse_line(line, f"{where}, line {number}")
+        value, four, is_complex = _parse_line(line, f"{where}, line {number}")
+        if was_complex not in (None, is_complex):
+            raise UserError(f"{where}, line {number}: real and complex values in one file: it is damaged")
+        was_complex = is_complex
         values.append(value)
         indices.append(four)
         numbers.append(number)
-    if not values:
-        raise UserError(f"{where}: no integrals after the header, the file is truncated")
     return Rows(np.array(values), np.array(indices, dtype=np.int64), np.array(numbers, dtype=np.int64))
 
 
-def _parse_line(line: str, where: str) -> tuple[float, list[int]]:
+def _parse_line(line: str, where: str) -> tuple[float, list[int], bool]:
+    """Value, indices, and whether the row has an imaginary part (which must be zero)."""
     if "(" not in line:
         line = line.replace(",", " ")
     match = REAL_ROW.fullmatch(line)
     if match:
         value, indices = match.groups()
-        return _to_float(value, where), [int(index) for index in indices.split()]
+        return _to_float(value, where), [int(index) for index in indices.split()], False
     match = COMPLEX_ROW.fullmatch(line) or TWO_COLUMN_ROW.fullmatch(line)
     if match is None:
         raise UserError(f"{where}: '{line[:60]}' is not a value and four indices: the file is damaged")
     real, imaginary, indices = match.groups()
     if _to_float(imaginary, where) != 0.0:
         raise UserError(f"{where}: complex value {real} + {imaginary}i, expected the integrals of real orbitals")
-    return _to_float(real, where), [int(index) for index in indices.split()]
+    return _to_float(real, where), [int(index) for index in indices.split()], True
 
 
 def _to_float(text: str, where: str) -> float:
