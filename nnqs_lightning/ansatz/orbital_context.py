@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import numpy as np
 import torch
@@ -56,4 +57,6 @@ def orbital_features(integrals: MolecularIntegrals, order: Tensor) -> Mapping[st
     orbsym = integrals.orbsym
     if orbsym is not None:
         makers["irrep"] = lambda: np.eye(8)[np.array(orbsym) - 1]
+    for name, values in integrals.orbital_features.items():
+        makers[name] = partial(np.asarray, values)
     return _Lazy(makers, lambda feature: feature[order])

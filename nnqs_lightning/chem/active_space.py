@@ -152,4 +152,5 @@ def reduce_integrals(integrals: MolecularIntegrals, core: Sequence[int], active:
         orbsym=None if integrals.orbsym is None else tuple(integrals.orbsym[q] for q in p),
         mo_energy=None if integrals.mo_energy is None else integrals.mo_energy[p],
         mo_coeff=None if integrals.mo_coeff is None else integrals.mo_coeff[:, p],
+        orbital_features={name: values[p] for name, values in integrals.orbital_features.items()},
     )

@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 FORMAT_VERSION = 1
 """Part of every key: raise it when the meaning of a cached value changes."""
 
+FEATURE_PREFIX = "feature_"
+"""Of the names of orbital features among the arrays of an entry."""
+
 CORRUPT = (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile)
 """What reading a damaged entry may raise."""
 
@@ -127,6 +130,7 @@ def dump_integrals(integrals: MolecularIntegrals) -> bytes:
         value = getattr(integrals, name)
         if value is not None:
             arrays[name] = np.asarray(value)
+    arrays.update({FEATURE_PREFIX + name: values for name, values in integrals.orbital_features.items()})
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)
     return buffer.getvalue()
@@ -155,4 +159,9 @@ def load_integrals(content: bytes) -> MolecularIntegrals:
         mo_coeff=arrays.get("mo_coeff"),
         point_group=str(arrays["point_group"]) or None,
         wfn_sym=wfn_sym,
+        orbital_features={
+            name.removeprefix(FEATURE_PREFIX): values
+            for name, values in arrays.items()
+            if name.startswith(FEATURE_PREFIX)
+        },
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -42,6 +43,8 @@ class MolecularIntegrals:
     point_group: str | None = None
     wfn_sym: int = 1
     """Irrep of the target state (FCIDUMP's ISYM), Molpro numbering."""
+    orbital_features: Mapping[str, Array] = field(default_factory=dict, repr=False)
+    """Further features of single orbitals, [n_orb] or [n_orb, k], where the source has atomic orbitals."""
 
     @property
     def n_orb(self) -> int:

@@ -12,6 +12,7 @@ from nnqs_lightning.chem.cache import cache_key, cached, dump_integrals, load_in
 from nnqs_lightning.chem.cached import CachedSystem
 from nnqs_lightning.chem.geometry import Atom, atomic_number, checked_atoms, core_orbitals
 from nnqs_lightning.chem.integrals import Array, MolecularIntegrals
+from nnqs_lightning.chem.orbital_features import spatial_features
 from nnqs_lightning.errors import UserError
 
 PHASE_TOLERANCE = 1e-6
@@ -98,6 +99,7 @@ class Molecule(CachedSystem):
     def _make_integrals(self) -> MolecularIntegrals:
         key = cache_key(
             {
+                "features": 1,
                 "atoms": self.atoms,
                 "unit": self.unit,
                 "basis": self.basis.lower(),
@@ -195,6 +197,7 @@ def _integrals_over_orbitals(mean_field: Any) -> MolecularIntegrals:
         mo_energy=np.asarray(mean_field.mo_energy),
         mo_coeff=coefficients,
         point_group=mole.groupname if mole.symmetry else None,
+        orbital_features=spatial_features(mole, coefficients),
     )
 
 
