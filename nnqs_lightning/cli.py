@@ -15,11 +15,16 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from nnqs_lightning.errors import UserError
+from nnqs_lightning.training.checkpoint import RunCheckpoint
 from nnqs_lightning.training.datamodule import MonteCarloDataModule
 from nnqs_lightning.training.module import NNQSModule
 from nnqs_lightning.training.prediction import PredictionWriter
+from nnqs_lightning.training.preemption import Preemption, exit_if_cut_short
 from nnqs_lightning.training.progress import EnergyLines, EnergyProgressBar
 from nnqs_lightning.training.report import RunReport
+from nnqs_lightning.training.resume import resolve_ckpt_path
+from nnqs_lightning.training.stall import StallWatch
+from nnqs_lightning.training.watch import EnergyWatch
 
 TRACEBACK_VARIABLE = "NNQS_TRACEBACK"
 """Set to 1 to see the traceback behind a one-line error."""
@@ -32,6 +37,10 @@ TRAINER_DEFAULTS: dict[str, Any] = {
     "use_distributed_sampler": False,
     "enable_model_summary": False,
 }
+
+
+CALLBACKS = {EnergyWatch: "watch", StallWatch: "stall", RunReport: "report", RunCheckpoint: "checkpoint"}
+"""Always there, configured under keys of their own, in this order."""
 
 
 class NNQSCLI(LightningCLI):
@@ -57,20 +66,31 @@ class NNQSCLI(LightningCLI):
         )
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        parser.add_lightning_class_args(RunReport, "report")
+        for callback, key in CALLBACKS.items():
+            parser.add_lightning_class_args(callback, key)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         self.config = parser.parse_args(args)
+
+    def _parse_ckpt_path(self) -> None:
+        """Resolve ``last``, ``best``, ``auto`` and paths once the run folder is known, not here."""
 
     def before_instantiate_classes(self) -> None:
         config = self.config[self.subcommand]
         if config.data.seed is None:
             config.data.seed = int(config.seed_everything)
+        folder = config.trainer.default_root_dir
+        if folder is None:
+            folder = config.trainer.default_root_dir = str(Path("runs") / "latest")
+        # An evaluation without a checkpoint of its own evaluates what the run folder holds.
+        request = config.ckpt_path if self.subcommand == "fit" else config.ckpt_path or "auto"
+        config.ckpt_path = resolve_ckpt_path(folder, request)
+
+    def after_fit(self) -> None:
+        exit_if_cut_short(self.trainer)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         config = self.config_init[self.subcommand].trainer
-        if config.default_root_dir is None:
-            config.default_root_dir = str(Path("runs") / self.model.system.name)
         if self.subcommand == "fit" and config.limit_val_batches is None:
             config.limit_val_batches = 0  # every step logs its energy; the larger sample belongs to ``validate``
         folder = config.default_root_dir
@@ -85,7 +105,7 @@ class NNQSCLI(LightningCLI):
     def _watchers(self, config: Any) -> list[Any]:
         best = self.model.system.reference_energies().best() if self.subcommand == "fit" else None
         reference = best[1] if best else None
-        watchers: list[Any] = [PredictionWriter()] if self.subcommand == "predict" else []
+        watchers: list[Any] = [PredictionWriter()] if self.subcommand == "predict" else [Preemption()]
         if config.enable_progress_bar is not False and sys.stdout.isatty():
             watchers.append(EnergyProgressBar(reference))
         else:
@@ -95,7 +115,7 @@ class NNQSCLI(LightningCLI):
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Entry of ``python -m nnqs_lightning`` and ``nnqs-lightning``."""
+    """Run one command; bad input ends with one line and status 2."""
     try:
         NNQSCLI(sys.argv[1:] if args is None else args)
     except (UserError, MisconfigurationException, ArgumentError) as error:

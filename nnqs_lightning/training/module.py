@@ -20,7 +20,8 @@ from nnqs_lightning.chem import System
 from nnqs_lightning.errors import UserError
 from nnqs_lightning.fock import SampleBatch
 from nnqs_lightning.hamiltonian import MolecularHamiltonian
-from nnqs_lightning.optim import Direction, EnergyGradient
+from nnqs_lightning.optim.base import Direction
+from nnqs_lightning.optim.energy_gradient import EnergyGradient
 from nnqs_lightning.training.metrics import EnergyMetrics
 from nnqs_lightning.vmc import ExactLocalEnergy, LocalEnergies, LocalEnergy, SubspaceLocalEnergy
 from nnqs_lightning.vmc.estimators import estimate_energy
@@ -75,6 +76,8 @@ class NNQSModule(LightningModule):
         self.init_from = init_from
         self.max_rows = max_rows
         self.metrics = nn.ModuleDict({stage: EnergyMetrics() for stage in ("validate", "test", "exact")})
+        self.survives_divergence = False
+        """Set by a callback that takes the run back to a good state; without one a NaN ends it."""
         self._coefficients: Tensor | None = None
 
     def configure_optimizers(self) -> Any:
@@ -154,7 +157,7 @@ class NNQSModule(LightningModule):
 
     def _check_finite(self, energies: LocalEnergies, step: int) -> None:
         bad = distributed.all_reduce_sum((~torch.isfinite(torch.view_as_real(energies.values))).sum())
-        if bad:
+        if bad and not self.survives_divergence:
             raise UserError(
                 f"step {step}: {int(bad)} local energies are NaN or infinite. Lower model.optimizer's lr or the trust "
                 "region of model.direction, or resume from an earlier checkpoint with --ckpt_path"

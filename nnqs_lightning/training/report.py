@@ -19,6 +19,7 @@ from nnqs_lightning import distributed
 from nnqs_lightning.chem import ReferenceEnergies
 from nnqs_lightning.training.metrics import EnergyMetrics
 from nnqs_lightning.training.module import NNQSModule
+from nnqs_lightning.training.preemption import cut_short
 
 LABELS = {"hf": "HF", "mp2": "MP2", "cisd": "CISD", "ccsd": "CCSD", "ccsd_t": "CCSD(T)", "fci": "FCI"}
 CHEMICAL_ACCURACY = 1.6e-3
@@ -70,7 +71,7 @@ class RunReport(Callback):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, NNQSModule)
-        if not self.history:
+        if not self.history or cut_short(trainer):
             return
         result = self._final_energy(trainer, pl_module)
         if trainer.is_global_zero:
@@ -139,8 +140,8 @@ class RunReport(Callback):
 
     def _footer(self, summary: dict[str, Any]) -> str:
         return (
-            f"{summary['steps']} steps, {summary['unique']:,} unique determinants, {summary['parameters']:,} parameters, "
-            f"{summary['wall_s']:.0f} s wall, {summary['cpu_s']:.0f} s CPU"
+            f"{summary['steps']} steps, {summary['unique']:,} unique determinants, "
+            f"{summary['parameters']:,} parameters, {summary['wall_s']:.0f} s wall, {summary['cpu_s']:.0f} s CPU"
         )
 
 
