@@ -58,10 +58,10 @@ class ToyStream:
         self.trainer = trainer
 
     def __len__(self) -> int:
-        return STEPS
+        return STEPS - self.trainer.global_step
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for step in range(STEPS):
+        for step in range(self.trainer.global_step, STEPS):
             gather_parameters(self.trainer.strategy)
             rank = self.trainer.global_rank
             with torch.no_grad():
@@ -108,7 +108,9 @@ class ToyModule(LightningModule):
         self.gradients.append(torch.cat([g.flatten() for g in gradients]).double())
 
 
-def fit(strategy: Any, folder: str, max_rows: int | None = None, **flags: Any) -> tuple[ToyModule, Trainer]:
+def fit(
+    strategy: Any, folder: str, max_rows: int | None = None, ckpt_path: str | None = None, **flags: Any
+) -> tuple[ToyModule, Trainer]:
     """20 steps on as many ranks as the environment says."""
     module = ToyModule(max_rows)
     trainer = Trainer(
@@ -123,7 +125,7 @@ def fit(strategy: Any, folder: str, max_rows: int | None = None, **flags: Any) -
         enable_model_summary=False,
         **flags,
     )
-    trainer.fit(module, ckpt_path=flags.get("ckpt_path"))
+    trainer.fit(module, ckpt_path=ckpt_path, weights_only=False)
     return module, trainer
 
 

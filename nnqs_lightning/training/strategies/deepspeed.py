@@ -12,10 +12,13 @@ from lightning.fabric.utilities.seed import reset_seed
 from lightning.pytorch import Trainer
 from lightning.pytorch.accelerators import CPUAccelerator, CUDAAccelerator
 from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy
+from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from nnqs_lightning.errors import UserError
 from nnqs_lightning.training.strategies import settings
+from nnqs_lightning.training.strategies.restore import restore_optimizer, restore_weights
+from nnqs_lightning.training.strategies.shards import is_sharded, layout, read_whole
 from nnqs_lightning.training.strategies.whole import unsharded
 
 
@@ -152,6 +155,23 @@ class DeepSpeed(DeepSpeedStrategy):
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
         self.release_parameters()
         super().save_checkpoint(checkpoint, filepath, storage_options)
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        """State of any checkpoint: this layout's own shards, another layout's or number of ranks', or a whole file."""
+        self.release_parameters()
+        sharded = is_sharded(checkpoint_path)
+        if sharded and layout(checkpoint_path) == (self.zero_stage_3, self.world_size if self.stage else 0):
+            return super().load_checkpoint(checkpoint_path, weights_only)
+        if sharded:
+            checkpoint = read_whole(checkpoint_path)
+        else:
+            checkpoint = self.checkpoint_io.load_checkpoint(checkpoint_path, weights_only=weights_only)
+        assert self.lightning_module is not None
+        weights = checkpoint["state_dict"]
+        restore_weights(self.deepspeed_engine, weights, self.lightning_module.strict_loading)
+        if self.lightning_module.trainer.state.fn == TrainerFn.FITTING and checkpoint.get("optimizer_states"):
+            restore_optimizer(self.deepspeed_engine, weights, checkpoint["optimizer_states"][0])
+        return checkpoint
 
     def teardown(self) -> None:
         self._whole = None
