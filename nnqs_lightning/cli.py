@@ -11,11 +11,11 @@ from typing import Any
 from jsonargparse import ArgumentError
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from nnqs_lightning.errors import UserError
 from nnqs_lightning.training.checkpoint import RunCheckpoint
+from nnqs_lightning.training.cluster import cluster_environment
 from nnqs_lightning.training.datamodule import MonteCarloDataModule
 from nnqs_lightning.training.module import NNQSModule
 from nnqs_lightning.training.prediction import PredictionWriter
@@ -23,6 +23,7 @@ from nnqs_lightning.training.preemption import Preemption, exit_if_cut_short
 from nnqs_lightning.training.progress import EnergyLines, EnergyProgressBar
 from nnqs_lightning.training.report import RunReport
 from nnqs_lightning.training.resume import resolve_ckpt_path
+from nnqs_lightning.training.run_logs import RunCSVLogger, RunTensorBoardLogger
 from nnqs_lightning.training.stall import StallWatch
 from nnqs_lightning.training.watch import EnergyWatch
 
@@ -79,6 +80,8 @@ class NNQSCLI(LightningCLI):
         config = self.config[self.subcommand]
         if config.data.seed is None:
             config.data.seed = int(config.seed_everything)
+        # Before any work: a rank that SLURM started wrongly would wait for the others for ever.
+        self.environment = cluster_environment(config.trainer.devices, config.trainer.num_nodes)
         folder = config.trainer.default_root_dir
         if folder is None:
             folder = config.trainer.default_root_dir = str(Path("runs") / "latest")
@@ -95,10 +98,10 @@ class NNQSCLI(LightningCLI):
             config.limit_val_batches = 0  # every step logs its energy; the larger sample belongs to ``validate``
         folder = config.default_root_dir
         if config.logger is None or config.logger is True:
-            config.logger = [
-                CSVLogger(folder, name="", version="", flush_logs_every_n_steps=10),
-                TensorBoardLogger(folder, name="", version="", default_hp_metric=False),
-            ]
+            config.logger = [RunCSVLogger(folder), RunTensorBoardLogger(folder)]
+        if self.environment is not None:
+            plugins = config.plugins or []
+            config.plugins = [*(plugins if isinstance(plugins, list) else [plugins]), self.environment]
         config.callbacks = [*(config.callbacks or []), *self._watchers(config)]
         return super().instantiate_trainer(**kwargs)
 
