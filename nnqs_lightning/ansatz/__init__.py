@@ -1,6 +1,7 @@
 """Wave functions of determinants."""
 
 from nnqs_lightning.ansatz.base import Ansatz, AnsatzFactory, AutoregressiveAnsatz
+from nnqs_lightning.ansatz.loading import LoadReport, load_matching
 from nnqs_lightning.ansatz.orbital_order import (
     AsGiven,
     EnergyOrder,
@@ -22,6 +23,7 @@ __all__ = [
     "ExplicitOrder",
     "FiedlerOrder",
     "HiddenPhase",
+    "LoadReport",
     "MLPPhase",
     "NoPhase",
     "OrbitalOrder",
@@ -30,4 +32,5 @@ __all__ = [
     "RandomOrder",
     "Reversed",
     "TransformerAnsatz",
+    "load_matching",
 ]

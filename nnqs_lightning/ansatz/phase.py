@@ -32,6 +32,10 @@ class Phase(nn.Module, ABC):
         super().__init__()
         self.context = context
 
+    def resize(self, name: str, trained: Tensor, places: Tensor) -> Tensor | None:
+        """A parameter trained on another system, made to fit this one; see :meth:`PositionalScheme.resize`."""
+        return None
+
     @abstractmethod
     def forward(self, tokens: Tensor, hidden: Tensor | None) -> Tensor:
         """Phases in radians.
@@ -74,13 +78,22 @@ class MLPPhase(Phase):
     ) -> None:
         super().__init__(context)
         self.network = _perceptron(2 * context.n_orb, hidden, 1, activation)
+        last = self.network[-1]
+        assert isinstance(last, nn.Linear)
         with torch.no_grad():
-            self.network[-1].weight.mul_(gain)
+            last.weight.mul_(gain)
 
     def forward(self, tokens: Tensor, hidden: Tensor | None) -> Tensor:
         """φ = MLP(±1 string), unbounded."""
         dtype = next(self.network.parameters()).dtype
         return self.network(signs(tokens).to(dtype)).squeeze(-1).double()
+
+    def resize(self, name: str, trained: Tensor, places: Tensor) -> Tensor | None:
+        """Input weights of orbitals that were there; zero for new ones, whose occupation leaves the phase as it was."""
+        if name != "network.0.weight" or len(trained) != len(self.get_parameter(name)):
+            return None
+        by_orbital = trained.unflatten(1, (-1, 2))
+        return torch.where((places >= 0)[:, None], by_orbital[:, places], 0.0).flatten(1)
 
 
 class HiddenPhase(Phase):

@@ -15,7 +15,7 @@ import torch
 from positional_formulas import Oracle
 
 import nnqs_lightning.nn.positional as package
-from nnqs_lightning.ansatz import HiddenPhase, TransformerAnsatz
+from nnqs_lightning.ansatz import HiddenPhase, TransformerAnsatz, load_matching
 from nnqs_lightning.errors import UserError
 from nnqs_lightning.nn import positional
 from nnqs_lightning.nn.positional import PositionalFactory, PositionalScheme, PositionContext
@@ -267,6 +267,15 @@ def test_state_travels_with_the_checkpoint_and_to(name):
         assert torch.equal(mine, theirs)
     moved = scheme.to("meta")
     assert all(tensor.device.type == "meta" for tensor in [*moved.buffers(), *moved.parameters()])
+
+
+@each_scheme
+def test_every_scheme_says_how_it_extends_and_does(name, make_integrals):
+    small, large = (build_ansatz(name, "shared", make_integrals(n_orb, 3, 2)) for n_orb in (L, 2 * L))
+    report = load_matching(large, small.state_dict())
+    own = {f"decoder.positional.{name}" for name, _ in large.decoder.positional.named_parameters()}
+    assert own <= {*report.loaded, *report.resized} | {"decoder.positional.displacement.weight"}
+    assert len(large.decoder.positional.extension) > 10
 
 
 @each_scheme

@@ -11,8 +11,27 @@ from nnqs_lightning.nn.positional.base import PositionalScheme, PositionContext
 class NoPositional(PositionalScheme):
     """No positional signal: order is visible through the causal mask alone (Kazemnejad et al. 2023, 2305.19466)."""
 
+    extension = "works at any length"
 
-class LearnedAbsolute(PositionalScheme):
+
+class _LearnedRows(PositionalScheme):
+    """What schemes with one learned row for each place share."""
+
+    extension = "rows follow their orbitals; those of new orbitals start at random"
+
+    def rows(self, positions: Tensor, tokens: Tensor) -> Tensor:
+        """Row of each token, [N, T]: one look-up per sample lets per-sample gradients be read off the tables."""
+        n_rows = self.context.n_positions
+        rows = self.query_orbitals(positions)
+        self.require_known(rows, n_rows, f"{type(self).__name__} has {n_rows} rows")
+        return rows.expand(tokens.shape)
+
+    def resize(self, name: str, trained: Tensor, places: Tensor) -> Tensor:
+        """Rows of orbitals that were there; the others as they are."""
+        return torch.where((places >= 0)[:, None], trained[places], self.get_parameter(name))
+
+
+class LearnedAbsolute(_LearnedRows):
     """x_n + e[n] with a learned row for each place (Gehring et al. 2017, 1705.03122).
 
     It knows no place beyond those it was built for.
@@ -29,13 +48,10 @@ class LearnedAbsolute(PositionalScheme):
 
     def embed(self, x: Tensor, positions: Tensor, tokens: Tensor) -> Tensor:
         """Add the rows of the places; UserError beyond the table."""
-        rows = positions - self.context.start_position
-        self.require_known(rows, self.table.num_embeddings, f"LearnedAbsolute has {self.table.num_embeddings} rows")
-        # One look-up per sample, so that per-sample gradients can be read off the layer.
-        return x + self.table(rows.expand(tokens.shape))
+        return x + self.table(self.rows(positions, tokens))
 
 
-class SpinAware(PositionalScheme):
+class SpinAware(_LearnedRows):
     """x_n + e[n] + α e_α[n] + β e_β[n]: a place signals α and β electrons of its token by vectors of their own.
 
     It knows no place beyond those it was built for.
@@ -55,10 +71,7 @@ class SpinAware(PositionalScheme):
 
     def embed(self, x: Tensor, positions: Tensor, tokens: Tensor) -> Tensor:
         """Add the rows of the places; UserError beyond the tables."""
-        n_rows = self.place.num_embeddings
-        rows = positions - self.context.start_position
-        self.require_known(rows, n_rows, f"SpinAware has {n_rows} rows")
-        rows = rows.expand(tokens.shape)
+        rows = self.rows(positions, tokens)
         alpha, beta = (tokens & 1).unsqueeze(-1), (tokens >> 1 & 1).unsqueeze(-1)
         return x + self.place(rows) + alpha * self.alpha(rows) + beta * self.beta(rows)
 
@@ -71,6 +84,8 @@ class Sinusoidal(PositionalScheme):
         base: ratio of the longest to the shortest wavelength.
         scale: factor of the whole signal; its root mean square is scale/√2, that of token embeddings 1.
     """
+
+    extension = "works at any length"
 
     def __init__(self, context: PositionContext, base: float = 10000.0, scale: float = 1.0) -> None:
         super().__init__(context)

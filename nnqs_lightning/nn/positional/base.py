@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -54,6 +55,9 @@ class PositionalScheme(nn.Module, ABC):
     it carries.
     """
 
+    extension: ClassVar[str]
+    """How the scheme carries over to a system with more orbitals, in one clause."""
+
     def __init__(self, context: PositionContext) -> None:
         super().__init__()
         # Pairs and features are read at construction; keeping them would drag all integrals along with the module.
@@ -73,6 +77,19 @@ class PositionalScheme(nn.Module, ABC):
         ``tokens`` [N, T] are the pair tokens α + 2β that ``x`` embeds; the start token is 4, without either bit.
         """
         return x
+
+    def resize(self, name: str, trained: Tensor, places: Tensor) -> Tensor | None:
+        """A parameter trained on another system, made to fit this one.
+
+        Args:
+            name: of the parameter within this module.
+            trained: its value there, of another shape than here.
+            places: int64 [L]: where that system decoded the orbital that this one decodes i-th, −1 if nowhere.
+
+        Returns:
+            The value here, or None if nothing can be made of it.
+        """
+        return None
 
     @staticmethod
     def require_known(indices: Tensor, limit: int, what: str) -> None:

@@ -41,6 +41,8 @@ class Alibi(DistanceBias):
         context: what the decoder tells.
     """
 
+    extension = "works at any length, the penalty growing on"
+
     def __init__(self, context: PositionContext) -> None:
         super().__init__(context)
         self.slopes: Tensor
@@ -67,6 +69,8 @@ class T5Bias(DistanceBias):
         n_buckets: number of buckets; the first half holds the distances 0, 1, 2, … one by one.
         max_distance: distances from here on share the last bucket.
     """
+
+    extension = "works at any length; far distances share a bucket"
 
     def __init__(self, context: PositionContext, n_buckets: int = 16, max_distance: int = 64) -> None:
         super().__init__(context)
@@ -101,6 +105,8 @@ class RelativeBias(DistanceBias):
         max_distance: distances beyond share its entry; null for the longest distance of the system.
     """
 
+    extension = "works at any length; longer distances start from the longest trained one"
+
     def __init__(self, context: PositionContext, max_distance: int | None = None) -> None:
         super().__init__(context)
         if max_distance is not None and max_distance < 1:
@@ -114,6 +120,10 @@ class RelativeBias(DistanceBias):
     def score(self, distance: Tensor) -> Tensor:
         """The entry of each distance, linear in between."""
         return interpolate(self.table, distance.clamp(max=self.max_distance)).permute(2, 0, 1)
+
+    def resize(self, name: str, trained: Tensor, places: Tensor) -> Tensor:
+        """Entries of trained distances; the longest one's for those beyond."""
+        return trained[torch.arange(self.max_distance + 1).clamp(max=len(trained) - 1)]
 
 
 def interpolate(table: nn.Embedding, place: Tensor) -> Tensor:

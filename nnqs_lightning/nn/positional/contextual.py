@@ -18,6 +18,8 @@ class Cope(PositionalScheme):
         max_position: counts beyond share its row; null for the number of places of the system.
     """
 
+    extension = "works at any length; counts beyond the table share its last row"
+
     def __init__(self, context: PositionContext, max_position: int | None = None) -> None:
         super().__init__(context)
         if max_position is not None and max_position < 1:
@@ -38,3 +40,7 @@ class Cope(PositionalScheme):
         share = counts - lower
         below, above = scores.gather(-1, lower.long()), scores.gather(-1, counts.ceil().long())
         return torch.lerp(below, above, share)
+
+    def resize(self, name: str, trained: Tensor, places: Tensor) -> Tensor:
+        """Rows of trained counts; the last one for those beyond."""
+        return trained[torch.arange(self.max_position + 1).clamp(max=len(trained) - 1)]

@@ -20,6 +20,8 @@ class Kerple(DistanceBias):
         kernel: ``log``, or ``power`` with exponents below 2.
     """
 
+    extension = "works at any length"
+
     def __init__(self, context: PositionContext, kernel: Literal["log", "power"] = "log") -> None:
         super().__init__(context)
         self.kernel = kernel
@@ -48,6 +50,8 @@ class Fire(PositionalScheme):
         c: start value of c.
         threshold: start value of the learned length below which no ratio is stretched; null for that of the system.
     """
+
+    extension = "works at any length: distances count relative to the tokens so far"
 
     def __init__(
         self, context: PositionContext, hidden: int = 32, c: float = 0.1, threshold: float | None = None

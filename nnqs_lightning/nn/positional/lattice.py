@@ -24,6 +24,8 @@ class Lattice2D(PositionalScheme):
         UserError: n_columns does not divide the number of sites.
     """
 
+    extension = "rows and columns that were there carry over; a bias on a lattice of another shape starts anew"
+
     def __init__(self, context: PositionContext, n_columns: int, periodic: bool = False) -> None:
         super().__init__(context)
         if n_columns < 1 or context.n_positions % n_columns:
@@ -59,6 +61,13 @@ class Lattice2D(PositionalScheme):
             entries = (rows + self.n_rows - 1) * (2 * self.n_columns - 1) + columns + self.n_columns - 1
         entries = torch.where(carried >= 0, entries, self.displacement.num_embeddings - 1)
         return self.displacement(entries).permute(2, 0, 1)
+
+    def resize(self, name: str, trained: Tensor, places: Tensor) -> Tensor | None:
+        """The trained rows or columns first, new ones as they are; no bias."""
+        if name == "displacement.weight":
+            return None
+        here = self.get_parameter(name)
+        return torch.cat([trained[: len(here)], here[len(trained) :]])
 
     def _predicted_sites(self, positions: Tensor) -> Tensor:
         predicted = self.query_orbitals(positions)

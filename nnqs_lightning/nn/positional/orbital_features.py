@@ -24,6 +24,8 @@ class OrbitalFeatures(PositionalScheme):
         hidden: width of the MLPs.
     """
 
+    extension = "every weight carries over; the features are those of the new system"
+
     def __init__(self, context: PositionContext, features: list[str] | None = None, hidden: int = 32) -> None:
         super().__init__(context)
         names = ["level", "occupation"] if features is None else features

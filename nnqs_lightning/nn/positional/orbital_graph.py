@@ -52,6 +52,8 @@ def path_lengths(joined: Tensor) -> Tensor:
 class _OrbitalDistance(PositionalScheme):
     """A bias of a distance between the predicted and the carried orbital, and a learned one at the start token."""
 
+    extension = "as its form extends, on the distances of the new system"
+
     def __init__(self, context: PositionContext, form: DistanceBiasFactory, distances: Tensor) -> None:
         super().__init__(context)
         self.form = form(context)

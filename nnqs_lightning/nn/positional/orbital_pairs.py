@@ -42,6 +42,8 @@ def with_start(matrix: Tensor, value: float = 0.0) -> Tensor:
 class _PairBias(PositionalScheme):
     """Σ_s b_hs f(M_s[query orbital, key orbital]) + b_h0 at the start token, b learned from zero on."""
 
+    extension = "every weight carries over; the pairs are those of the new system"
+
     def __init__(self, context: PositionContext, sources: Sequence[str], transform: Transform) -> None:
         super().__init__(context)
         if not sources:

@@ -26,6 +26,8 @@ class Rotary(PositionalScheme):
         UserError: the rotated dimensions are odd or none, or a number is out of its range.
     """
 
+    extension = "works at any length; scaling and factor squeeze longer systems into the trained range"
+
     def __init__(
         self,
         context: PositionContext,
@@ -70,6 +72,8 @@ class RotaryLearned(PositionalScheme):
         UserError: the width of a head is odd.
     """
 
+    extension = "works at any length"
+
     def __init__(self, context: PositionContext, base: float = 10000.0) -> None:
         super().__init__(context)
         frequencies = wave_frequencies(base, rotated_dimensions(context, 1.0))
@@ -96,6 +100,8 @@ class XPos(PositionalScheme):
     Raises:
         UserError: the width of a head is odd, or a number is not positive.
     """
+
+    extension = "works at any length; the decay damps distances beyond the trained ones"
 
     def __init__(
         self, context: PositionContext, base: float = 10000.0, gamma: float = 0.4, decay_length: float = 64.0
