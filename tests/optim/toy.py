@@ -6,6 +6,7 @@ from functools import cache
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
 
 from nnqs_lightning.ansatz.base import Ansatz
 from nnqs_lightning.fock import SampleBatch, Sector, unpack
@@ -78,3 +79,18 @@ def subspace_energies(matrix: Tensor, sample: SampleBatch) -> LocalEnergies:
     """(Hψ)/ψ within the sample, ``matrix`` being H in the same determinants."""
     psi = torch.exp(sample.log_psi - sample.log_psi.real.max())
     return LocalEnergies((matrix.to(psi.dtype) @ psi) / psi, sample.weights, variational=True)
+
+
+def dense_scores(ansatz: Ansatz, determinants: Tensor) -> Tensor:
+    """∂ log |ψ_i| / ∂θ_j and ∂φ_i / ∂θ_j, stacked [2, N, P], one sample at a time by ``vmap(grad)``."""
+    state = {name: p.detach() for name, p in ansatz.named_parameters()}
+
+    def component(part: int) -> Tensor:
+        def value(parameters: dict[str, Tensor], row: Tensor) -> Tensor:
+            log_psi = functional_call(ansatz, parameters, (row[None],))[0]
+            return log_psi.imag if part else log_psi.real
+
+        by_name = vmap(grad(value), in_dims=(None, 0))(state, determinants)
+        return torch.cat([by_name[name].reshape(len(determinants), -1) for name in state], dim=1)
+
+    return torch.stack([component(0), component(1)])
