@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from dataclasses import fields
 from math import comb
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from nnqs_lightning.chem.integrals import Array, MolecularIntegrals
-from nnqs_lightning.chem.scf import aufbau_density, converge, mean_field_of_integrals
+from nnqs_lightning.chem.scf import SOLVER_FAILURES, aufbau_density, converge, mean_field_of_integrals
 from nnqs_lightning.chem.system import ReferenceEnergies
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 SPIN_TOLERANCE = 1e-3
 """Largest accepted deviation of ⟨S²⟩ from S(S + 1)."""
@@ -49,27 +53,45 @@ def compute_reference_energies(
         max_fci_determinants: FCI is left out above this number of determinants.
         wfn_sym: irrep of the FCI state, Molpro numbering; None for the lowest of all.
     """
-    hf, correlated = None, {}
+    if integrals.n_alpha + integrals.n_beta == 1:
+        exact = integrals.e_core + float(np.linalg.eigvalsh(integrals.h1e)[0])
+        return ReferenceEnergies(*[exact] * len(fields(ReferenceEnergies)))
+    fci = fci_energy(integrals, max_fci_determinants, wfn_sym)
     mean_field = mean_field_of_integrals(integrals)
     guess = aufbau_density(integrals.n_orb, integrals.n_alpha, integrals.n_beta)
-    if converge(mean_field, guess if integrals.spin else guess.sum(axis=0)):
-        hf = float(mean_field.e_tot)
-        if integrals.n_orb <= MAX_CORRELATED_ORBITALS:
-            correlated = _correlated_energies(mean_field)
-    else:
+    if not converge(mean_field, guess if integrals.spin else guess.sum(axis=0)):
         log.warning("Hartree-Fock does not converge for these integrals: no HF, MP2, CISD and CCSD reference energies")
-    return ReferenceEnergies(hf=hf, fci=fci_energy(integrals, max_fci_determinants, wfn_sym), **correlated)
+        return ReferenceEnergies(fci=fci)
+    hf = float(mean_field.e_tot)
+    if n_determinants(integrals) == 1:
+        return ReferenceEnergies(hf, hf, hf, hf, hf, fci)
+    if integrals.n_orb > MAX_CORRELATED_ORBITALS:
+        log.info("no correlated reference energies: over %d orbitals", MAX_CORRELATED_ORBITALS)
+        return ReferenceEnergies(hf=hf, fci=fci)
+    mp2 = _attempt("MP2", _mp2, mean_field)
+    cisd = _attempt("CISD", _cisd, mean_field)
+    ccsd = _attempt("CCSD and CCSD(T)", _ccsd, mean_field)
+    triples = None if ccsd is None else _attempt("(T)", lambda _: ccsd.ccsd_t(), mean_field)
+    return ReferenceEnergies(
+        hf=hf,
+        mp2=mp2,
+        cisd=cisd,
+        ccsd=None if ccsd is None else float(ccsd.e_tot),
+        ccsd_t=None if ccsd is None or triples is None else float(ccsd.e_tot + triples),
+        fci=fci,
+    )
 
 
-def _correlated_energies(mean_field: Any) -> dict[str, float | None]:
-    n_alpha, n_beta = mean_field.mol.nelec
-    n_orb = mean_field.mo_coeff.shape[1]
-    if n_alpha + n_beta < 2 or n_beta == n_orb or (n_alpha == n_orb and n_beta == 0):
-        # No pair to excite, or nowhere to put it: Hartree-Fock is exact or fails in PySCF's empty arrays.
-        exact = float(mean_field.e_tot)
-        return dict.fromkeys(("mp2", "cisd", "ccsd", "ccsd_t"), exact)
-    ccsd, ccsd_t = _coupled_cluster(mean_field)
-    return {"mp2": _mp2(mean_field), "cisd": _cisd(mean_field), "ccsd": ccsd, "ccsd_t": ccsd_t}
+def _attempt(method: str, solve: Callable[[Any], T | None], mean_field: Any) -> T | None:
+    """The result of ``solve``, None with a logged reason where PySCF fails or does not converge."""
+    try:
+        result = solve(mean_field)
+    except SOLVER_FAILURES as error:
+        log.warning("%s failed (%s): no such reference energy", method, error)
+        return None
+    if result is None:
+        log.warning("%s did not converge: no such reference energy", method)
+    return result
 
 
 def _mp2(mean_field: Any) -> float | None:
@@ -78,7 +100,7 @@ def _mp2(mean_field: Any) -> float | None:
     solver = mp.MP2(mean_field)
     solver.verbose = 0
     solver.kernel(with_t2=False)
-    return _finite(solver.e_tot, "MP2")
+    return float(solver.e_tot) if np.isfinite(solver.e_tot) else None
 
 
 def _cisd(mean_field: Any) -> float | None:
@@ -88,13 +110,10 @@ def _cisd(mean_field: Any) -> float | None:
     solver.verbose = 0
     solver.max_cycle = 200
     solver.kernel()
-    if not solver.converged:
-        _not_converged("CISD")
-        return None
-    return _finite(solver.e_tot, "CISD")
+    return float(solver.e_tot) if solver.converged else None
 
 
-def _coupled_cluster(mean_field: Any) -> tuple[float | None, float | None]:
+def _ccsd(mean_field: Any) -> Any | None:
     from pyscf import cc
 
     solver = cc.CCSD(mean_field)
@@ -102,21 +121,7 @@ def _coupled_cluster(mean_field: Any) -> tuple[float | None, float | None]:
     solver.max_cycle = 200
     solver.conv_tol = 1e-9
     solver.kernel()
-    if not solver.converged:
-        _not_converged("CCSD and CCSD(T)")
-        return None, None
-    return _finite(solver.e_tot, "CCSD"), _finite(solver.e_tot + solver.ccsd_t(), "CCSD(T)")
-
-
-def _finite(energy: float, method: str) -> float | None:
-    if np.isfinite(energy):
-        return float(energy)
-    _not_converged(method)
-    return None
-
-
-def _not_converged(method: str) -> None:
-    log.warning("%s did not converge: no such reference energy", method)
+    return solver if solver.converged else None
 
 
 def fci_energy(integrals: MolecularIntegrals, max_determinants: int, wfn_sym: int | None = None) -> float | None:

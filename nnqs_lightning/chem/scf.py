@@ -19,6 +19,10 @@ CONV_TOL = 1e-10
 
 MAX_STABILITY_STEPS = 5
 
+SOLVER_FAILURES = (np.linalg.LinAlgError, ArithmeticError, AttributeError, IndexError, ValueError)
+"""What PySCF's iterative solvers raise when they diverge: singular DIIS matrices (as an AttributeError with NumPy 2),
+overflows and empty arrays."""
+
 
 def build_mole(atoms: list[Atom], unit: str, basis: str, charge: int, spin: int, symmetry: bool | str) -> Any:
     """The `pyscf.gto.Mole`. Linear molecules get the largest Abelian subgroup of their group.
@@ -84,7 +88,10 @@ def aufbau_density(n_orb: int, n_alpha: int, n_beta: int) -> NDArray[np.float64]
 
 
 def converge(mean_field: Any, guess: Array | None = None) -> bool:
-    """Run a self-consistent field: DIIS, then second order, then second order from other guesses.
+    """Run a self-consistent field: DIIS, then second order, then both from other guesses.
+
+    The orbitals come back with the doubly occupied ones first, then the singly occupied, then the empty ones, each
+    by orbital energy: PySCF's correlation methods take that for granted, and ROHF need not end so.
 
     Args:
         mean_field: a PySCF mean field; its orbitals are those of the last attempt.
@@ -93,20 +100,27 @@ def converge(mean_field: Any, guess: Array | None = None) -> bool:
     Returns:
         Whether it converged.
     """
-    mean_field.kernel(guess)
-    if mean_field.converged:
-        return True
-    log.info("the self-consistent field did not converge with DIIS: trying second order")
-    if _second_order(mean_field, mean_field.mo_coeff, mean_field.mo_occ):
-        return True
-    for other in ("hcore", "atom", "1e") if mean_field.mol.natm else ("1e",):
-        density = mean_field.get_init_guess(key=other)
-        mean_field.max_cycle, kept = 10, mean_field.max_cycle
-        mean_field.kernel(density)
-        mean_field.max_cycle = kept
-        if mean_field.converged or _second_order(mean_field, mean_field.mo_coeff, mean_field.mo_occ):
-            return True
-    return False
+    for key in (None, "hcore", "atom") if mean_field.mol.natm else (None, "hcore"):
+        if _first_order(mean_field, guess if key is None else mean_field.get_init_guess(key=key)):
+            break
+        log.info("the self-consistent field did not converge with DIIS: trying second order")
+        if mean_field.mo_coeff is not None and _second_order(mean_field, mean_field.mo_coeff, mean_field.mo_occ):
+            break
+    if not mean_field.converged:
+        return False
+    order = np.lexsort((mean_field.mo_energy, -mean_field.mo_occ))
+    mean_field.mo_coeff = mean_field.mo_coeff[:, order]
+    mean_field.mo_energy = mean_field.mo_energy[order]
+    mean_field.mo_occ = mean_field.mo_occ[order]
+    return True
+
+
+def _first_order(mean_field: Any, guess: Array | None) -> bool:
+    try:
+        mean_field.kernel(guess)
+    except SOLVER_FAILURES:
+        mean_field.converged = False
+    return bool(mean_field.converged)
 
 
 def _second_order(mean_field: Any, mo_coeff: Array, mo_occ: Array) -> bool:
@@ -114,7 +128,10 @@ def _second_order(mean_field: Any, mo_coeff: Array, mo_occ: Array) -> bool:
     newton.verbose = 0
     newton.conv_tol = CONV_TOL
     newton.max_cycle = 100
-    newton.kernel(mo_coeff, mo_occ)
+    try:
+        newton.kernel(mo_coeff, mo_occ)
+    except SOLVER_FAILURES:
+        return False
     for name in ("mo_coeff", "mo_occ", "mo_energy", "e_tot", "converged"):
         setattr(mean_field, name, getattr(newton, name))
     return bool(mean_field.converged)
@@ -126,6 +143,6 @@ def follow_instabilities(mean_field: Any) -> None:
         orbitals, _, stable, _ = mean_field.stability(return_status=True)
         if stable:
             return
-        if not _second_order(mean_field, orbitals, mean_field.mo_occ):
+        if not converge(mean_field, mean_field.make_rdm1(orbitals, mean_field.mo_occ)):
             break
     log.warning("the self-consistent field is still unstable after %d rotations", MAX_STABILITY_STEPS)
