@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,11 +22,13 @@ from nnqs_lightning.training.datamodule import MonteCarloDataModule
 from nnqs_lightning.training.module import NNQSModule
 from nnqs_lightning.training.prediction import PredictionWriter
 from nnqs_lightning.training.preemption import Preemption, exit_if_cut_short
+from nnqs_lightning.training.profiling import PhaseTimes
 from nnqs_lightning.training.progress import EnergyLines, EnergyProgressBar
 from nnqs_lightning.training.report import RunReport
 from nnqs_lightning.training.resume import resolve_ckpt_path
 from nnqs_lightning.training.run_logs import RunCSVLogger, RunTensorBoardLogger
 from nnqs_lightning.training.stall import StallWatch
+from nnqs_lightning.training.strategies import refuse_misfits
 from nnqs_lightning.training.watch import EnergyWatch
 
 TRACEBACK_VARIABLE = "NNQS_TRACEBACK"
@@ -40,7 +44,13 @@ TRAINER_DEFAULTS: dict[str, Any] = {
 }
 
 
-CALLBACKS = {EnergyWatch: "watch", StallWatch: "stall", RunReport: "report", RunCheckpoint: "checkpoint"}
+CALLBACKS = {
+    PhaseTimes: "profiling",
+    EnergyWatch: "watch",
+    StallWatch: "stall",
+    RunReport: "report",
+    RunCheckpoint: "checkpoint",
+}
 """Always there, configured under keys of their own, in this order."""
 
 
@@ -89,15 +99,26 @@ class NNQSCLI(LightningCLI):
         request = config.ckpt_path if self.subcommand == "fit" else config.ckpt_path or "auto"
         config.ckpt_path = resolve_ckpt_path(folder, request)
 
+    def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
+        kwargs = super()._prepare_subcommand_kwargs(subcommand)
+        if "verbose" in kwargs:
+            kwargs["verbose"] = False  # RunReport prints the table
+        return kwargs
+
     def after_fit(self) -> None:
         exit_if_cut_short(self.trainer)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         config = self.config_init[self.subcommand].trainer
+        refuse_misfits(config.strategy, config.precision)
         if self.subcommand == "fit" and config.limit_val_batches is None:
             config.limit_val_batches = 0  # every step logs its energy; the larger sample belongs to ``validate``
         folder = config.default_root_dir
-        if config.logger is None or config.logger is True:
+        if self.subcommand != "fit":
+            # An evaluation leaves the records of the run alone: Lightning's CSV logger would begin them anew.
+            self.save_config_callback = None
+            config.logger = config.logger or False
+        elif config.logger is None or config.logger is True:
             config.logger = [RunCSVLogger(folder), RunTensorBoardLogger(folder)]
         if self.environment is not None:
             plugins = config.plugins or []
@@ -117,8 +138,17 @@ class NNQSCLI(LightningCLI):
         return watchers
 
 
+def _quieten_libraries() -> None:
+    """Silence what Lightning says at every start and no user of this command line can act on."""
+    warnings.filterwarnings("ignore", message=".*treespec, LeafSpec.*")
+    warnings.filterwarnings("ignore", message=".*The `srun` command is available on your system but is not used.*")
+    for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.seed"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
 def main(args: Sequence[str] | None = None) -> None:
     """Run one command; bad input ends with one line and status 2."""
+    _quieten_libraries()
     try:
         NNQSCLI(sys.argv[1:] if args is None else args)
     except (UserError, MisconfigurationException, ArgumentError) as error:

@@ -50,7 +50,7 @@ class EnergyMetrics(Metric):
             "mean": mean,
             "variance": (second / total - mean * mean).clamp_min(0.0),
             "error_bar": _about(self.spread, mean).sqrt() / total,
-            "unique": self.unique / total,
+            "unique": (self.unique / total).round(),
         }
 
 
