@@ -5,9 +5,27 @@ Complex tensors travel as pairs of reals: NCCL has no complex type.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 from torch import distributed as dist
+
+
+@dataclass
+class Traffic:
+    """What the collectives of this module have cost this process so far."""
+
+    received_bytes: int = 0
+    """Bytes that other ranks sent to this one: the length of a sum once, of every other rank's rows."""
+    seconds: float = 0.0
+    """Time in collectives, waiting for slower ranks included."""
+
+
+traffic = Traffic()
 
 
 def rank() -> int:
@@ -25,7 +43,8 @@ def all_reduce_sum(value: Tensor) -> Tensor:
     if world_size() == 1:
         return value
     buffer = _as_real(value.detach()).clone().contiguous()
-    dist.all_reduce(buffer)
+    with _counted(buffer.nbytes):
+        dist.all_reduce(buffer)
     return _as_original(buffer, value)
 
 
@@ -34,7 +53,8 @@ def all_reduce_max(value: Tensor) -> Tensor:
     if world_size() == 1:
         return value
     buffer = value.detach().clone().contiguous()
-    dist.all_reduce(buffer, op=dist.ReduceOp.MAX)
+    with _counted(buffer.nbytes):
+        dist.all_reduce(buffer, op=dist.ReduceOp.MAX)
     return buffer
 
 
@@ -54,9 +74,47 @@ def all_gather_rows(rows: Tensor) -> tuple[Tensor, int]:
     padded = local.new_zeros((max(lengths), *local.shape[1:]))
     padded[: local.shape[0]] = local
     parts = [torch.empty_like(padded) for _ in lengths]
-    dist.all_gather(parts, padded)
+    with _counted(padded.nbytes * (len(parts) - 1)):
+        dist.all_gather(parts, padded)
     whole = torch.cat([part[:length] for part, length in zip(parts, lengths, strict=True)])
     return _as_original(whole, rows), sum(lengths[: rank()])
+
+
+def level_rows(rows: list[Tensor]) -> list[Tensor]:
+    """Move rows between ranks until every rank holds as many as the others, give or take one.
+
+    Args:
+        rows: tensors of this rank with the same number of rows, which may differ between ranks.
+
+    Returns:
+        The tensors with rows received from others at the end. Only a surplus travels, straight to where it is lacking.
+    """
+    if world_size() == 1:
+        return rows
+    lengths = gather_lengths(rows[0].shape[0], rows[0].device)
+    transfers = _surplus_transfers(lengths)
+    sent, received = transfers[rank()].tolist(), transfers[:, rank()].tolist()
+    kept = lengths[rank()] - sum(sent)
+    return [torch.cat([tensor[:kept], _all_to_all(tensor[kept:], sent, received)]) for tensor in rows]
+
+
+def _surplus_transfers(lengths: list[int]) -> Tensor:
+    """Rows that rank i sends to rank j, int64 [ranks, ranks], the same on all ranks."""
+    total, n = sum(lengths), len(lengths)
+    # Surplus rows lie end to end on one line and vacant places on another: what overlaps travels.
+    wanted = [total * (i + 1) // n - total * i // n for i in range(n)]
+    excess = torch.tensor(lengths) - torch.tensor(wanted)
+    surplus, vacant = excess.clamp(min=0).cumsum(0), (-excess).clamp(min=0).cumsum(0)
+    stop = torch.minimum(surplus[:, None], vacant[None, :])
+    start = torch.maximum((surplus - excess.clamp(min=0))[:, None], (vacant - (-excess).clamp(min=0))[None, :])
+    return (stop - start).clamp(min=0)
+
+
+def _all_to_all(rows: Tensor, sent: list[int], received: list[int]) -> Tensor:
+    buffer = rows.new_empty((sum(received), *rows.shape[1:]))
+    with _counted(buffer.nbytes):
+        dist.all_to_all_single(buffer, rows.contiguous(), received, sent)
+    return buffer
 
 
 def gather_lengths(length: int, device: torch.device) -> list[int]:
@@ -65,8 +123,17 @@ def gather_lengths(length: int, device: torch.device) -> list[int]:
         return [length]
     mine = torch.tensor([length], dtype=torch.int64, device=device)
     parts = [torch.empty_like(mine) for _ in range(world_size())]
-    dist.all_gather(parts, mine)
+    with _counted(mine.nbytes * (len(parts) - 1)):
+        dist.all_gather(parts, mine)
     return [int(part) for part in parts]
+
+
+@contextmanager
+def _counted(received_bytes: int) -> Iterator[None]:
+    started = time.perf_counter()
+    yield
+    traffic.seconds += time.perf_counter() - started
+    traffic.received_bytes += received_bytes
 
 
 def _initialised() -> bool:

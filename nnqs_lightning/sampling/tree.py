@@ -1,4 +1,4 @@
-"""The decoding tree: nodes are prefixes, leaves are determinants, walkers flow from the root to the leaves."""
+"""The decoding tree: nodes are prefixes, leaves are determinants; samplers decide which children live."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nnqs_lightning.ansatz.base import AutoregressiveAnsatz
+from nnqs_lightning import distributed
+from nnqs_lightning.ansatz.base import Ansatz, AutoregressiveAnsatz
 from nnqs_lightning.errors import UserError
 from nnqs_lightning.fock import SampleBatch, Sector
 from nnqs_lightning.sampling import random
@@ -17,18 +18,15 @@ from nnqs_lightning.sampling import random
 TOKENS_PER_WORD = 31
 """Two bits each: what an int64 holds beside its sign."""
 
-CountRule = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""(walkers int64 [M], log conditionals float64 [M, 4], prefix hashes int64 [M]) → walkers of the children [M, 4]."""
-
 
 @dataclass
 class Nodes:
-    """Prefixes of one length, in lexicographic order."""
+    """Prefixes of one length."""
 
     tokens: Tensor
     """uint8 [M, depth]"""
-    counts: Tensor
-    """int64 [M]: walkers on each."""
+    values: Tensor
+    """[M]: what the sampler carries down the tree: walkers (int64) or perturbed log probabilities (float64)."""
     log_p: Tensor
     """float64 [M]: log probability of the prefix."""
     hashes: Tensor
@@ -43,16 +41,20 @@ class Nodes:
         return self.tokens.shape[0]
 
     def __getitem__(self, rows: slice | Tensor) -> Nodes:
-        return Nodes(self.tokens[rows], self.counts[rows], self.log_p[rows], self.hashes[rows])
+        return Nodes(self.tokens[rows], self.values[rows], self.log_p[rows], self.hashes[rows])
 
-    def extend(self, parents: Tensor, tokens: Tensor, counts: Tensor, log_conditionals: Tensor) -> Nodes:
+    def extend(self, parents: Tensor, tokens: Tensor, values: Tensor, log_conditionals: Tensor) -> Nodes:
         """Node m is node ``parents[m]`` with ``tokens[m]`` appended (each argument [M])."""
         return Nodes(
             tokens=torch.cat([self.tokens[parents], tokens.to(torch.uint8).unsqueeze(1)], dim=1),
-            counts=counts,
+            values=values,
             log_p=self.log_p[parents] + log_conditionals,
             hashes=random.extend(self.hashes[parents], tokens),
         )
+
+
+Rule = Callable[[Nodes, Tensor], tuple[Tensor, Tensor]]
+"""(nodes, log conditionals float64 [M, 4]) → values of the children [M, 4] and which of them live, bool [M, 4]."""
 
 
 @dataclass
@@ -66,24 +68,24 @@ class Branch:
     """Decoding state of the parents; None at the root."""
 
     @classmethod
-    def root(cls, n_walkers: int, key: int, device: torch.device) -> Branch:
-        """The empty prefix with every walker on it."""
+    def root(cls, value: Tensor, key: int) -> Branch:
+        """The empty prefix with its value [1] in the draw that has this key."""
         nodes = Nodes(
-            tokens=torch.zeros((1, 0), dtype=torch.uint8, device=device),
-            counts=torch.tensor([n_walkers], dtype=torch.int64, device=device),
-            log_p=torch.zeros(1, dtype=torch.float64, device=device),
-            hashes=torch.tensor([key], dtype=torch.int64, device=device),
+            tokens=torch.zeros((1, 0), dtype=torch.uint8, device=value.device),
+            values=value,
+            log_p=torch.zeros(1, dtype=torch.float64, device=value.device),
+            hashes=torch.tensor([key], dtype=torch.int64, device=value.device),
         )
-        return cls(nodes, torch.zeros_like(nodes.counts), None)
+        return cls(nodes, torch.zeros(1, dtype=torch.int64, device=value.device), None)
+
+    def __getitem__(self, rows: slice | Tensor) -> Branch:
+        return Branch(self.nodes[rows], self.parents[rows], self.state)
 
     def open(self, ansatz: AutoregressiveAnsatz) -> Any:
         """The decoding state of the nodes."""
         if self.nodes.depth == 0:
             return ansatz.begin()
         return ansatz.advance(self.state, self.parents, self.nodes.tokens[:, -1].long())
-
-    def __getitem__(self, rows: slice | Tensor) -> Branch:
-        return Branch(self.nodes[rows], self.parents[rows], self.state)
 
     def pieces(self, rows: int) -> list[Branch]:
         """The same nodes in order, in pieces of like size of at most ``rows``."""
@@ -92,19 +94,17 @@ class Branch:
         return [self[n * i // n_pieces : n * (i + 1) // n_pieces] for i in range(n_pieces)]
 
 
-def leaves(ansatz: AutoregressiveAnsatz, branch: Branch, rule: CountRule, rows: int) -> Iterator[Nodes]:
-    """Walk the tree below ``branch`` and give its leaves, in pieces and in no particular order.
+def leaves(ansatz: AutoregressiveAnsatz, branches: list[Branch], rule: Rule, rows: int) -> Iterator[Nodes]:
+    """Walk the tree below ``branches`` and give its leaves, in pieces and in no particular order.
 
     Depth first in pieces of at most ``rows`` nodes, so that no more than one decoding state of ``rows`` rows per depth
-    is alive; breadth first where a whole level fits into one piece. Prefixes with one completion leave at once.
+    is alive; breadth first where a whole level fits into one piece.
     """
-    stack = [branch]
+    stack = list(reversed(branches))
     while stack:
-        branch = stack.pop()
-        done = is_complete(branch.nodes, ansatz.sector)
-        if bool(done.any()):
-            yield complete(branch.nodes[done], ansatz.sector)
-            branch = branch[~done]
+        branch, complete_nodes = harvest(stack.pop(), ansatz.sector)
+        if len(complete_nodes):
+            yield complete_nodes
         pieces = branch.pieces(rows)
         if len(pieces) == 1:
             stack.append(expand(ansatz, branch, rule))
@@ -112,8 +112,8 @@ def leaves(ansatz: AutoregressiveAnsatz, branch: Branch, rule: CountRule, rows: 
             stack.extend(reversed(pieces))
 
 
-def expand(ansatz: AutoregressiveAnsatz, branch: Branch, rule: CountRule) -> Branch:
-    """The children that keep walkers, all at once.
+def expand(ansatz: AutoregressiveAnsatz, branch: Branch, rule: Rule) -> Branch:
+    """The children that live, all at once.
 
     Raises:
         UserError: the conditionals hold NaN.
@@ -125,10 +125,25 @@ def expand(ansatz: AutoregressiveAnsatz, branch: Branch, rule: CountRule) -> Bra
             f"the conditionals are NaN at orbital {branch.nodes.depth} of the decoding order: the parameters have "
             "diverged, lower the step of model.optimizer"
         )
-    counts = rule(branch.nodes.counts, log_conditionals, branch.nodes.hashes)
-    parents, tokens = torch.nonzero(counts, as_tuple=True)
-    nodes = branch.nodes.extend(parents, tokens, counts[parents, tokens], log_conditionals[parents, tokens])
+    values, alive = rule(branch.nodes, log_conditionals)
+    parents, tokens = torch.nonzero(alive, as_tuple=True)
+    nodes = branch.nodes.extend(parents, tokens, values[parents, tokens], log_conditionals[parents, tokens])
     return Branch(nodes, parents, state)
+
+
+def harvest(branch: Branch, sector: Sector) -> tuple[Branch, Nodes]:
+    """Part the nodes that have one completion left from the others, and complete them.
+
+    Tokens without an alternative have probability one, so nothing but the prefix changes.
+    """
+    nodes = branch.nodes
+    left = sector.n_orb - nodes.depth
+    alpha, beta = open_electrons(nodes, sector)
+    done = ((alpha == 0) | (alpha == left)) & ((beta == 0) | (beta == left))
+    token = ((alpha > 0) + 2 * (beta > 0)).to(torch.uint8)[done]
+    complete = nodes[done]
+    complete.tokens = torch.cat([complete.tokens, token.unsqueeze(1).expand(-1, left)], dim=1)
+    return branch[~done], complete
 
 
 def open_electrons(nodes: Nodes, sector: Sector) -> tuple[Tensor, Tensor]:
@@ -138,22 +153,61 @@ def open_electrons(nodes: Nodes, sector: Sector) -> tuple[Tensor, Tensor]:
     return sector.n_alpha - alpha, sector.n_beta - beta
 
 
-def is_complete(nodes: Nodes, sector: Sector) -> Tensor:
-    """True where the electron numbers leave one completion only, bool [M]."""
-    left = sector.n_orb - nodes.depth
-    alpha, beta = open_electrons(nodes, sector)
-    return ((alpha == 0) | (alpha == left)) & ((beta == 0) | (beta == left))
+def concatenate(parts: list[Nodes]) -> Nodes:
+    """Nodes of one depth in one."""
+    return Nodes(
+        torch.cat([part.tokens for part in parts]),
+        torch.cat([part.values for part in parts]),
+        torch.cat([part.log_p for part in parts]),
+        torch.cat([part.hashes for part in parts]),
+    )
 
 
-def complete(nodes: Nodes, sector: Sector) -> Nodes:
-    """Full-length prefixes of nodes with one completion: its tokens have probability one, so nothing else changes."""
-    left = sector.n_orb - nodes.depth
-    if left == 0:
-        return nodes
-    alpha, beta = open_electrons(nodes, sector)
-    token = ((alpha > 0) + 2 * (beta > 0)).to(torch.uint8)
-    tail = token.unsqueeze(1).expand(-1, left)
-    return Nodes(torch.cat([nodes.tokens, tail], dim=1), nodes.counts, nodes.log_p, nodes.hashes)
+def level(nodes: Nodes) -> Nodes:
+    """As many nodes on each rank as on the others; collective."""
+    return Nodes(*distributed.level_rows([nodes.tokens, nodes.values, nodes.log_p, nodes.hashes]))
+
+
+def in_order(nodes: Nodes) -> Nodes:
+    """The same nodes in lexicographic order of tokens: an order that no traversal changes.
+
+    Called outside inference mode it gives ordinary tensors, which autograd may save.
+    """
+    order = torch.arange(len(nodes), device=nodes.log_p.device)
+    for start in reversed(range(0, nodes.depth, TOKENS_PER_WORD)):
+        words = nodes.tokens[:, start : start + TOKENS_PER_WORD].long()
+        places = torch.arange(words.shape[1], device=words.device).flip(0)
+        key = (words << 2 * places).sum(1)
+        order = order[torch.sort(key[order], stable=True).indices]
+    return nodes[order]
+
+
+def to_batch(ansatz: AutoregressiveAnsatz, nodes: Nodes, weights: Tensor, rows: int) -> SampleBatch:
+    """The sample that leaves make; phases are evaluated ``rows`` at a time."""
+    determinants = ansatz.to_determinants(nodes.tokens.long())
+    with torch.no_grad():
+        phases = torch.cat([ansatz.phase(part) for part in determinants.split(rows)])
+    return SampleBatch(determinants, torch.complex(0.5 * nodes.log_p, phases), weights)
+
+
+def device_of(ansatz: nn.Module) -> torch.device:
+    """Where the parameters are; the CPU for an ansatz without any."""
+    parameter = next(ansatz.parameters(), None)
+    return torch.device("cpu") if parameter is None else parameter.device
+
+
+def with_conditionals(ansatz: Ansatz, sampler: object) -> AutoregressiveAnsatz:
+    """The same ansatz.
+
+    Raises:
+        UserError: it has no conditionals.
+    """
+    if isinstance(ansatz, AutoregressiveAnsatz):
+        return ansatz
+    raise UserError(
+        f"data.sampler is {type(sampler).__name__}, which needs conditionals, and model.ansatz "
+        f"({type(ansatz).__name__}) has none: choose nnqs_lightning.sampling.SumOverStates or an AutoregressiveAnsatz"
+    )
 
 
 def rows_within(ansatz: AutoregressiveAnsatz, max_cache_bytes: int) -> int:
@@ -169,38 +223,3 @@ def rows_within(ansatz: AutoregressiveAnsatz, max_cache_bytes: int) -> int:
             f"set it to {path} or more ({1024 * path} lets 1,024 prefixes be decoded together)"
         )
     return max_cache_bytes // path if path else max_cache_bytes
-
-
-def device_of(ansatz: nn.Module) -> torch.device:
-    """Where the parameters are; the CPU for an ansatz without any."""
-    parameter = next(ansatz.parameters(), None)
-    return torch.device("cpu") if parameter is None else parameter.device
-
-
-def merge(pieces: list[Nodes]) -> Nodes:
-    """One set of leaves in lexicographic order of tokens: an order that no traversal changes.
-
-    Called outside inference mode it gives ordinary tensors, which autograd may save.
-    """
-    nodes = Nodes(
-        torch.cat([piece.tokens for piece in pieces]),
-        torch.cat([piece.counts for piece in pieces]),
-        torch.cat([piece.log_p for piece in pieces]),
-        torch.cat([piece.hashes for piece in pieces]),
-    )
-    order = torch.arange(len(nodes), device=nodes.counts.device)
-    for start in reversed(range(0, nodes.depth, TOKENS_PER_WORD)):
-        words = nodes.tokens[:, start : start + TOKENS_PER_WORD].long()
-        places = torch.arange(words.shape[1], device=words.device).flip(0)
-        key = (words << 2 * places).sum(1)
-        order = order[torch.sort(key[order], stable=True).indices]
-    return nodes[order]
-
-
-def to_batch(ansatz: AutoregressiveAnsatz, nodes: Nodes, weights: Tensor, rows: int) -> SampleBatch:
-    """The sample that leaves make; phases are evaluated ``rows`` at a time."""
-    determinants = ansatz.to_determinants(nodes.tokens.long())
-    with torch.no_grad():
-        phases = torch.cat([ansatz.phase(part) for part in determinants.split(rows)] or [nodes.log_p.new_zeros(0)])
-    log_psi = torch.complex(0.5 * nodes.log_p, phases)
-    return SampleBatch(determinants=determinants, log_psi=log_psi, weights=weights)

@@ -15,6 +15,8 @@ from nnqs_lightning.errors import UserError
 from nnqs_lightning.fock import SampleBatch
 from nnqs_lightning.sampling import random, tree
 from nnqs_lightning.sampling.base import Sampler
+from nnqs_lightning.sampling.density import Density, density_from, density_state, expected_leaves
+from nnqs_lightning.sampling.shares import Share, own_share
 from nnqs_lightning.sampling.stats import sample_stats
 
 COLLAPSED = 8
@@ -72,6 +74,8 @@ class WalkerSampler(Sampler):
         self.max_cache_bytes = max_cache_bytes
         self.chunk_size = chunk_size
         self._collapsed = False
+        self._density: Density | None = None
+        self._drawn: Density | None = None
 
     @abstractmethod
     def split(self, counts: Tensor, log_conditionals: Tensor, hashes: Tensor) -> Tensor:
@@ -92,12 +96,7 @@ class WalkerSampler(Sampler):
         Raises:
             UserError: the ansatz has no conditionals, the target exceeds the sector, one path exceeds the cache.
         """
-        if not isinstance(ansatz, AutoregressiveAnsatz):
-            raise UserError(
-                f"data.sampler is {type(self).__name__}, which needs conditionals, and model.ansatz "
-                f"({type(ansatz).__name__}) has none: choose nnqs_lightning.sampling.SumOverStates or an "
-                "AutoregressiveAnsatz"
-            )
+        ansatz = tree.with_conditionals(ansatz, self)
         size = ansatz.sector.size
         if self.target_unique is not None and self.target_unique > size:
             raise UserError(
@@ -105,12 +104,16 @@ class WalkerSampler(Sampler):
                 f"set it to {size} or less"
             )
         rows = min(self.chunk_size, tree.rows_within(ansatz, self.max_cache_bytes))
-        root = tree.Branch.root(self.n_walkers, random.draw_key(seed, step, stream), tree.device_of(ansatz))
+        root = torch.tensor([self.n_walkers], dtype=torch.int64, device=tree.device_of(ansatz))
         with torch.inference_mode():
-            pieces = list(tree.leaves(ansatz, root, self.split, rows))
-        nodes = tree.merge(pieces)
-        batch = tree.to_batch(ansatz, nodes, nodes.counts.double() / self.n_walkers, rows)
-        batch.counts = nodes.counts
+            share = self._own_share(ansatz, tree.Branch.root(root, random.draw_key(seed, step, stream)))
+            pieces = share.leaves + list(tree.leaves(ansatz, share.branches, self._rule, rows))
+        nodes = tree.in_order(tree.level(tree.concatenate(pieces)))
+        if distributed.world_size() > 1:
+            self._drawn = Density.measure(nodes)
+            self._check_total(nodes.values)
+        batch = tree.to_batch(ansatz, nodes, nodes.values.double() / self.n_walkers, rows)
+        batch.counts = nodes.values
         batch.n_walkers = self.n_walkers
         batch.step = step
         batch.stats = sample_stats(batch.weights) | {"sampling/walkers": float(self.n_walkers)}
@@ -118,6 +121,7 @@ class WalkerSampler(Sampler):
 
     def observe(self, batch: SampleBatch) -> None:
         """Move the number of walkers towards the target, by a power of target / unique."""
+        self._density = self._drawn
         unique = batch.stats["sampling/unique"]
         self._warn_of_collapse(unique, batch)
         if self.target_unique is None or abs(unique / self.target_unique - 1) <= DEAD_BAND:
@@ -126,13 +130,38 @@ class WalkerSampler(Sampler):
         self.n_walkers = min(max(round(self.n_walkers * change), self.min_walkers), self.max_walkers)
 
     def state_dict(self) -> dict[str, Any]:
-        """The number of walkers in force."""
-        return {"n_walkers": self.n_walkers, "collapsed": self._collapsed}
+        """The number of walkers in force, and the density by which ranks share the next draw."""
+        return {"n_walkers": self.n_walkers, "collapsed": self._collapsed} | density_state(self._density)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore :meth:`state_dict`."""
         self.n_walkers = state["n_walkers"]
         self._collapsed = state["collapsed"]
+        self._density = density_from(state)
+
+    def _rule(self, nodes: tree.Nodes, log_conditionals: Tensor) -> tuple[Tensor, Tensor]:
+        counts = self.split(nodes.values, log_conditionals, nodes.hashes)
+        return counts, counts > 0
+
+    def _own_share(self, ansatz: AutoregressiveAnsatz, root: tree.Branch) -> Share:
+        if distributed.world_size() == 1:
+            return Share([root])
+        return own_share(
+            ansatz,
+            root,
+            self._rule,
+            lambda nodes: expected_leaves(self._density, nodes, nodes.values.double()),
+            distributed.rank(),
+            distributed.world_size(),
+        )
+
+    def _check_total(self, counts: Tensor) -> None:
+        total = int(distributed.all_reduce_sum(counts.sum()))
+        if total != self.n_walkers:
+            raise RuntimeError(
+                f"the ranks hold {total} of {self.n_walkers} walkers: they disagree about the top of the tree. Their "
+                "parameters or their hardware differ; run ranks of one kind, or the ansatz in float64"
+            )
 
     def _warn_of_collapse(self, unique: float, batch: SampleBatch) -> None:
         collapsed = unique <= COLLAPSED and unique < self.n_walkers
