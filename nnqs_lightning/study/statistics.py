@@ -70,7 +70,8 @@ def bootstrap_weights(n_strata: int, n_seeds: int, seed: int, n_resamples: int =
 
 def intervals(values: Array, seed: int = 0) -> list[Interval]:
     """Mean over blocks of each entry, with its percentile interval; ``values`` [A, S, R]."""
-    weights = bootstrap_weights(*values.shape[1:], seed=seed)
+    _, n_strata, n_seeds = values.shape
+    weights = bootstrap_weights(n_strata, n_seeds, seed)
     means = np.einsum("asr,bsr->ab", values, weights)
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(means, [tail, 1 - tail], axis=1)
@@ -117,7 +118,7 @@ def sign_flip_p(differences: Array, seed: int = 0) -> float:
 
 
 def holm(p_values: list[float]) -> list[float]:
-    """Adjusted P-values that keep the chance of any false claim below their level (Holm 1979, Scand. J. Stat. 6, 65)."""
+    """P-values adjusted so that all claims together are false as rarely as one (Holm 1979, Scand. J. Stat. 6, 65)."""
     order = np.argsort(p_values)
     factors = len(p_values) - np.arange(len(p_values))
     adjusted = np.minimum(np.maximum.accumulate(np.asarray(p_values)[order] * factors), 1.0)

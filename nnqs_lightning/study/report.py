@@ -1,0 +1,159 @@
+"""What a study found, as ``report.md`` and plots, from its finished cells alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from nnqs_lightning.study import plots
+from nnqs_lightning.study.cells import Result
+from nnqs_lightning.study.design import Cell, Study
+from nnqs_lightning.study.statistics import Comparison, Interval, compare, friedman_p, mean_ranks, seed_spread
+from nnqs_lightning.study.table import log_errors
+
+Array = NDArray[np.float64]
+Results = list[tuple[Cell, Result]]
+
+
+def write(study: Study, results: Results) -> list[Path]:
+    """Write the report and its plots into the folder of the study; at least two seeds of every cell must be there."""
+    folder = Path(study.folder)
+    scopes = all_scopes(study, results)
+    ranks = mean_ranks(scopes["all"])
+    comparisons = compare(scopes, list(study.axes[study.compare]), study.baseline)
+    figures: dict[str, Figure | None] = {
+        "error_vs_steps": plots.error_against_steps(study, results),
+        "ranks": plots.rank_diagram(study, ranks),
+    }
+    for title, members in plots.strata(study, results).items():
+        name = title.replace(", ", "-")
+        figures[f"attention-{name}"] = plots.attention_beside_pairs(study, members, title)
+        figures[f"bias-{name}"] = plots.bias_against_exchange(study, members, title)
+    paths = []
+    for name, figure in figures.items():
+        if figure is not None:
+            paths.append(folder / f"{name}.png")
+            figure.savefig(paths[-1], dpi=90)
+    sections = [
+        _design(study, results, scopes["all"]),
+        _ranks(study, results, ranks, scopes["all"]),
+        *(_errors_by(study, results, axis) for axis in study.axes if axis != study.compare),
+        _comparisons(study, comparisons, list(scopes)),
+        _claims(study, comparisons),
+    ]
+    report = folder / "report.md"
+    report.write_text("\n\n".join(sections) + "\n", encoding="utf-8")
+    return [report, *paths]
+
+
+def all_scopes(study: Study, results: Results) -> dict[str, Array]:
+    """log10 errors over everything, and for each entry of each axis that is not compared (where there are several)."""
+    scopes = {"all": log_errors(study, results)}
+    for axis, entries in study.axes.items():
+        if axis != study.compare and len(entries) > 1:
+            scopes |= {name: log_errors(study, results, **{axis: name}) for name in entries}
+    return scopes
+
+
+def _design(study: Study, results: Results, values: Array) -> str:
+    failed = [cell.label for cell, result in results if "failure" in result]
+    steps = sorted({result["steps"] for _, result in results if "steps" in result})
+    axes = "\n".join(f"- {axis}: {', '.join(entries)}" for axis, entries in study.axes.items())
+    return "\n".join(
+        [
+            f"# {study.compare}: what the study found",
+            "",
+            f"{len(results)} of {len(study.cells())} cells, {values.shape[2]} complete seeds, {steps} steps each.",
+            f"Failed: {len(failed)}{''.join(f'; {label}' for label in failed)}.",
+            "",
+            axes,
+            "",
+            f"Two seeds of one cell typically differ by a factor {seed_spread(values):.2f} in the error "
+            "(one standard deviation of its logarithm).",
+        ]
+    )
+
+
+def _ranks(study: Study, results: Results, ranks: list[Interval], values: Array) -> str:
+    entries = list(study.axes[study.compare])
+    lines = [
+        "## Ranks over all strata and seeds",
+        "",
+        f"All alike? Friedman's test: P = {friedman_p(values):.2g}.",
+        "",
+        "| entry | mean rank | 95 % | geometric mean error / mHa | within 1.6 mHa | parameters | CPU ms a step |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for index in np.argsort([rank.value for rank in ranks]):
+        entry, rank = entries[index], ranks[index]
+        mine = [r for cell, r in results if cell.entries[study.compare] == entry and "error_mha" in r]
+        within = sum(r["steps_to_accuracy"] is not None for r in mine)
+        parameters = sorted({r["parameters"] for r in mine})
+        milliseconds = np.median([1e3 * r["cpu_s"] / r["steps"] for r in mine])
+        lines.append(
+            f"| {entry} | {rank.value:.2f} | {rank.low:.2f} … {rank.high:.2f} | {10 ** values[index].mean():.3f} | "
+            f"{within}/{len(mine)} | {_range(parameters)} | {milliseconds:.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def _range(values: list[int]) -> str:
+    return f"{values[0]:,}" if values[0] == values[-1] else f"{values[0]:,} … {values[-1]:,}"
+
+
+def _errors_by(study: Study, results: Results, axis: str) -> str:
+    columns = {name: log_errors(study, results, **{axis: name}) for name in study.axes[axis]}
+    head = f"| entry | {' | '.join(columns)} |"
+    lines = [f"## Error in mHa by {axis}", "", "Geometric mean (smallest … largest).", "", head]
+    lines.append("|---" * (len(columns) + 1) + "|")
+    for index, entry in enumerate(study.axes[study.compare]):
+        texts = [
+            f"{10 ** v[index].mean():.3f} ({10 ** v[index].min():.3f} … {10 ** v[index].max():.3f})"
+            for v in columns.values()
+        ]
+        lines.append(f"| {entry} | {' | '.join(texts)} |")
+    return "\n".join(lines)
+
+
+def _comparisons(study: Study, comparisons: list[Comparison], scopes: list[str]) -> str:
+    found: dict[tuple[str, str], Comparison] = {(c.entry, c.scope): c for c in comparisons}
+    lines = [
+        f"## Error divided by that of {study.baseline}",
+        "",
+        "Ratio of geometric means [95 % bootstrap interval over seeds]; bold where the sign-flip test, corrected after "
+        f"Holm for all {len(comparisons)} comparisons of this table, is below 0.05.",
+        "",
+        f"| entry | {' | '.join(scopes)} |",
+        "|---" * (len(scopes) + 1) + "|",
+    ]
+    for entry in study.axes[study.compare]:
+        if entry != study.baseline:
+            lines.append(f"| {entry} | {' | '.join(_cell_text(found[entry, scope]) for scope in scopes)} |")
+    return "\n".join(lines)
+
+
+def _cell_text(comparison: Comparison) -> str:
+    ratio = comparison.ratio
+    text = f"{ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]"
+    return text if comparison.verdict == "within noise" else f"**{text}**"
+
+
+def _claims(study: Study, comparisons: list[Comparison]) -> str:
+    lines = ["## Larger than the noise, and not"]
+    for verdict in ("better", "worse"):
+        claims = [
+            f"- {c.entry} on {c.scope}: {c.ratio.value:.2f} times the error, P = {c.p_adjusted:.2g} ({c.n_pairs} pairs)"
+            for c in comparisons
+            if c.verdict == verdict
+        ]
+        lines += ["", f"{verdict.capitalize()} than {study.baseline} beyond noise:", "", *(claims or ["- nothing"])]
+    silent: dict[str, list[str]] = {}
+    for c in comparisons:
+        if c.verdict == "within noise":
+            silent.setdefault(c.entry, []).append(c.scope)
+    lines += ["", f"Within noise of {study.baseline}:", ""]
+    lines += [f"- {entry}: {', '.join(scopes)}" for entry, scopes in silent.items()] or ["- nothing"]
+    return "\n".join(lines)

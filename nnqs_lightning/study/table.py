@@ -1,0 +1,128 @@
+"""The tidy table of a study, one row for each cell, and blocks of it for the statistics."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from importlib.util import find_spec
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nnqs_lightning.study.cells import Result
+from nnqs_lightning.study.design import Cell, Study
+
+Array = NDArray[np.float64]
+Row = dict[str, Any]
+
+FIGURES = (
+    "error_mha",
+    "energy",
+    "variance",
+    "reference",
+    "reference_method",
+    "steps",
+    "steps_to_accuracy",
+    "parameters",
+    "cpu_s",
+    "failure",
+)
+TARGET_FIGURES = {
+    "zero_shot_mha": lambda t: t["zero_shot_mha"],
+    "untrained_mha": lambda t: t["untrained_mha"],
+    "moved_mha": lambda t: t["moved"]["error_mha"],
+    "fresh_mha": lambda t: t["fresh"]["error_mha"],
+    "steps_saved": lambda t: t["steps_saved"],
+}
+
+FLOOR_MHA = 1e-3
+"""Errors below a microhartree count as one: there rounding and the reference decide, not the scheme."""
+
+
+def rows(results: list[tuple[Cell, Result]]) -> list[Row]:
+    """One row for each cell: its entries, seeds, figures and key; empty where a figure is missing."""
+    return [
+        {
+            **cell.entries,
+            "seed": cell.seed,
+            "rng_seed": cell.rng_seed,
+            **{name: result.get(name) for name in FIGURES},
+            **_target_columns(result),
+            "key": cell.key,
+        }
+        for cell, result in results
+    ]
+
+
+def _target_columns(result: Result) -> Row:
+    return {
+        f"{target}/{name}": of(figures)
+        for target, figures in result.get("targets", {}).items()
+        if isinstance(figures, dict) and "moved" in figures
+        for name, of in TARGET_FIGURES.items()
+    }
+
+
+def write(folder: str | Path, table: list[Row]) -> list[Path]:
+    """Write ``table.csv``, and ``table.parquet`` where pyarrow is installed; whole or not at all."""
+    columns = list(dict.fromkeys(column for row in table for column in row))
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(table)
+    path = Path(folder) / "table.csv"
+    _replace(path, buffer.getvalue().encode())
+    if not find_spec("pyarrow"):
+        return [path]
+    import pyarrow
+    from pyarrow import parquet
+
+    sink = io.BytesIO()
+    parquet.write_table(pyarrow.Table.from_pylist([{c: row.get(c) for c in columns} for row in table]), sink)
+    _replace(path.with_suffix(".parquet"), sink.getvalue())
+    return [path, path.with_suffix(".parquet")]
+
+
+def _replace(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    temporary.write_bytes(content)
+    temporary.replace(path)
+
+
+def log_errors(study: Study, results: list[tuple[Cell, Result]], **only: str) -> Array:
+    """log10 of the errors in millihartree, [A, S, R] over (entry of the compared axis, other axes, seed).
+
+    Seeds of which a cell is missing are left out. A cell that failed counts with the largest error of its stratum, so
+    that failing never pays.
+
+    Args:
+        study: the plan.
+        results: its finished cells.
+        only: restricts an axis to one entry.
+    """
+    found = {(tuple(sorted(cell.entries.items())), cell.seed): result for cell, result in results}
+    entries = list(study.axes[study.compare])
+    others = {
+        axis: [only[axis]] if axis in only else list(study.axes[axis]) for axis in study.axes if axis != study.compare
+    }
+    strata = [dict(zip(others, names, strict=True)) for names in product(*others.values())]
+
+    def error(entry: str, stratum: dict[str, str], seed: int) -> float | None:
+        result = found.get((tuple(sorted({**stratum, study.compare: entry}.items())), seed))
+        if result is None:
+            return None
+        return np.log10(max(result["error_mha"], FLOOR_MHA)) if "error_mha" in result else np.inf
+
+    cube = [
+        [[error(entry, stratum, seed) for seed in range(1, study.seeds + 1)] for stratum in strata] for entry in entries
+    ]
+    values = np.array(cube, dtype=np.float64)  # None becomes NaN
+    complete = ~np.isnan(values).any(axis=(0, 1))
+    values = values[:, :, complete]
+    worst = np.where(np.isfinite(values), values, -np.inf).max(axis=(0, 2), initial=-np.inf, keepdims=True)
+    return np.where(np.isinf(values), worst, values)

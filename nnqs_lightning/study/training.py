@@ -1,0 +1,123 @@
+"""One cell: the same module, data and Trainer as ``fit``, without logs, checkpoints and bars."""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
+from lightning.pytorch.cli import LightningArgumentParser
+
+from nnqs_lightning.fock import SampleBatch
+from nnqs_lightning.study.inspection import inspect
+from nnqs_lightning.training.datamodule import EVALUATE, MonteCarloDataModule
+from nnqs_lightning.training.metrics import EnergyMetrics
+from nnqs_lightning.training.module import NNQSModule
+
+QUIET = {
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "num_sanity_val_steps": 0,
+    "max_epochs": -1,
+    "log_every_n_steps": 1,
+    "use_distributed_sampler": False,
+}
+"""Settings of the Trainer that a study decides."""
+
+
+@dataclass
+class Run:
+    """A configured training run, not yet started."""
+
+    module: NNQSModule
+    data: MonteCarloDataModule
+    trainer: Trainer
+    recorder: Recorder
+
+    def fit(self) -> None:
+        """Train for ``trainer.max_steps`` steps."""
+        self.trainer.fit(self.module, self.data)
+
+    def energy(self) -> dict[str, float]:
+        """``mean`` and ``variance`` by ``data.evaluation_sampler`` and ``model.validation_energy``, hartree."""
+        # Not by trainer.validate: Lightning's log keeps single precision, 8 µHa at the energy of water.
+        metric = EnergyMetrics()
+        sample = self.sample()
+        metric.update(
+            self.module.validation_energy.evaluate(self.module.hamiltonian, self.module.ansatz, sample), sample
+        )
+        figures = metric.compute()
+        return {name: float(figures[name]) for name in ("mean", "variance")}
+
+    def sample(self) -> SampleBatch:
+        """An evaluation sample of the wave function as it stands."""
+        with torch.no_grad():
+            return self.data.evaluation_sampler.sample(self.module.ansatz, seed=self.data.seed, step=0, stream=EVALUATE)
+
+    def inspection(self) -> dict[str, Any] | None:
+        """Attention and bias of the wave function as it stands; see :func:`inspect`."""
+        return inspect(self.module.ansatz, self.sample(), self.module.hamiltonian.integrals)
+
+    def save(self, path: str) -> None:
+        """A checkpoint that ``model.init_from`` reads."""
+        self.trainer.save_checkpoint(path, weights_only=True)
+
+
+@dataclass
+class Recorder(Callback):
+    """Keeps the energy and the variance of every step and the CPU time."""
+
+    energies: list[float] = field(default_factory=list)
+    variances: list[float] = field(default_factory=list)
+    cpu_s: float = 0.0
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._start = time.process_time()
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        self.energies.append(float(trainer.callback_metrics["energy/mean"]))
+        self.variances.append(float(trainer.callback_metrics["energy/variance"]))
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.cpu_s = time.process_time() - self._start
+
+
+@cache
+def parser() -> LightningArgumentParser:
+    """The sections of a cell, typed as in ``fit``."""
+    sections = LightningArgumentParser(exit_on_error=False)
+    sections.add_lightning_class_args(NNQSModule, "model")
+    sections.add_lightning_class_args(MonteCarloDataModule, "data")
+    sections.add_lightning_class_args(Trainer, "trainer", required=False)
+    return sections
+
+
+def prepare(config: dict[str, Any], rng_seed: int) -> Run:
+    """Build module, data and Trainer of a configuration.
+
+    Raises:
+        ArgumentError: a key or a class that does not fit its type.
+        UserError: values that the classes refuse.
+    """
+    _hush()
+    parsed = parser().parse_object(config)
+    seed_everything(rng_seed, verbose=False)
+    built = parser().instantiate_classes(parsed)
+    built.data.seed = rng_seed
+    recorder = Recorder()
+    settings = {**built.trainer.as_dict(), **QUIET, "callbacks": [*(built.trainer.callbacks or []), recorder]}
+    return Run(built.model, built.data, Trainer(**settings), recorder)
+
+
+def _hush() -> None:
+    """Lightning announces devices and missing loaders; a thousand cells need to hear it less often."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", module="lightning")
+    warnings.filterwarnings("ignore", module="jsonargparse")
