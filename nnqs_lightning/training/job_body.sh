@@ -32,9 +32,9 @@ echo "$(date '+%F %T') job $job, start $((${SLURM_RESTART_COUNT:-0} + 1)), on $S
 # scancel and preemption send SIGTERM to this shell too: it outlives the step to decide what comes next.
 trap ':' TERM
 status=0
-srun --kill-on-bad-exit=1 "${launch[@]}" python -m nnqs_lightning fit \
+srun --kill-on-bad-exit=1 "${launch[@]}" python -m nnqs_lightning fit "${defaults[@]}" "$@" \
     --trainer.num_nodes "$SLURM_JOB_NUM_NODES" --trainer.devices "$((SLURM_NTASKS / SLURM_JOB_NUM_NODES))" \
-    --trainer.default_root_dir "$run_dir" --ckpt_path auto "${defaults[@]}" "$@" || status=$?
+    --trainer.default_root_dir "$run_dir" --ckpt_path auto || status=$?
 
 requeue() {
     local restarts=${SLURM_RESTART_COUNT:-0} most=${NNQS_MAX_REQUEUES:-100}
