@@ -13,6 +13,11 @@ def main() -> None:
 
         submit(sys.argv[2:])
         return
+    if sys.argv[1:2] == ["consolidate"]:
+        from nnqs_lightning.training.consolidate import main as consolidate
+
+        consolidate(sys.argv[2:])
+        return
     from nnqs_lightning.cli import main as command_line
 
     command_line()

@@ -21,6 +21,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from nnqs_lightning.errors import UserError
 from nnqs_lightning.training.checkpoint_store import STATE, CheckpointStore
 from nnqs_lightning.training.run_logs import continue_logs, flush_logs, pending_row
+from nnqs_lightning.training.strategies.shards import is_sharded, read_whole
 
 PACKAGES = ("nnqs_lightning", "torch", "lightning", "numpy", "deepspeed")
 
@@ -180,13 +181,19 @@ def _write_state(trainer: Trainer, path: Path) -> str | None:
 
 
 class _DirectCheckpointIO(TorchCheckpointIO):
-    """Writes to the given path: the folder is renamed as a whole, so Lightning's detour over /tmp is not needed."""
+    """Writes to the given path: the folder is renamed as a whole, so Lightning's detour over /tmp is not needed.
+
+    Reads what DeepSpeed has sharded too, so that a run may go on without DeepSpeed.
+    """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
         # Through memory: torch.save reports a full disk as a RuntimeError, a plain write as the OSError that it is.
         content = io.BytesIO()
         torch.save(checkpoint, content)
         Path(path).write_bytes(content.getbuffer())
+
+    def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        return read_whole(path) if is_sharded(path) else super().load_checkpoint(path, *args, **kwargs)
 
 
 def _versions() -> dict[str, str]:

@@ -5,7 +5,10 @@ The file is laid out as an ordinary Lightning checkpoint, so every strategy read
 
 from __future__ import annotations
 
+import argparse
 import os
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -36,3 +39,17 @@ def consolidate(checkpoint: str | Path, output: str | Path | None = None) -> Pat
     torch.save(read_whole(folder), temporary)
     temporary.replace(target)
     return target
+
+
+def main(args: Sequence[str]) -> None:
+    """``python -m nnqs_lightning consolidate CKPT [--output FILE]``."""
+    parser = argparse.ArgumentParser("nnqs_lightning consolidate", description=__doc__.splitlines()[0])
+    parser.add_argument("ckpt", help="a checkpoint of a DeepSpeed run: its folder, such as checkpoints/step-00000500")
+    parser.add_argument("--output", help="the file to write; by default beside the folder, ending in .whole.ckpt")
+    options = parser.parse_args(args)
+    try:
+        target = consolidate(options.ckpt, options.output)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    print(f"written to {target}: pass it to --ckpt_path or --model.init_from")

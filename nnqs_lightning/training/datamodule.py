@@ -13,9 +13,18 @@ from nnqs_lightning.ansatz import Ansatz
 from nnqs_lightning.errors import UserError
 from nnqs_lightning.fock import SampleBatch
 from nnqs_lightning.sampling import Sampler, SumOverStates, SystematicSampler
+from nnqs_lightning.training.profiling import clock
+from nnqs_lightning.training.strategies import gather_parameters
 
 TRAIN, EVALUATE = 0, 1
 """Streams of randomness: an evaluation never repeats a training draw."""
+
+
+class Sealed:
+    """A batch that precision plugins leave alone: they would cast its float64 weights to the network's precision."""
+
+    def __init__(self, batch: SampleBatch) -> None:
+        self.batch = batch
 
 
 class SampleStream:
@@ -36,15 +45,16 @@ class SampleStream:
     def __len__(self) -> int:
         return self.length
 
-    def __iter__(self) -> Iterator[SampleBatch]:
+    def __iter__(self) -> Iterator[Sealed]:
         for index in range(self.length):
             # Evaluation runs at one step: there the index tells its draws apart.
             step = self.trainer.global_step if self.stream == TRAIN else index
-            yield self.draw(step)
+            yield Sealed(self.draw(step))
 
     def draw(self, step: int) -> SampleBatch:
         """One sample of the current parameters, without gradient."""
-        with torch.no_grad():
+        gather_parameters(self.trainer.strategy)
+        with clock.phase("sample"), torch.no_grad(), self.trainer.precision_plugin.forward_context():
             batch = self.source.sample(_ansatz(self.trainer), seed=self.seed, step=step, stream=self.stream)
         if self.stream == TRAIN:
             self.source.observe(batch)
@@ -106,6 +116,9 @@ class MonteCarloDataModule(LightningDataModule):
         """Fresh samples for an energy that is reported."""
         assert self.trainer is not None
         return SampleStream(self.trainer, self.evaluation_sampler, self.evaluation_draws, self.seed, EVALUATE)
+
+    def on_before_batch_transfer(self, batch: Sealed, dataloader_idx: int) -> SampleBatch:
+        return batch.batch
 
     def state_dict(self) -> dict[str, Any]:
         return {"sampler": self.sampler.state_dict()}

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from jsonargparse import lazy_instance
 from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -23,6 +24,8 @@ from nnqs_lightning.hamiltonian import MolecularHamiltonian
 from nnqs_lightning.optim.base import Direction
 from nnqs_lightning.optim.energy_gradient import EnergyGradient
 from nnqs_lightning.training.metrics import EnergyMetrics
+from nnqs_lightning.training.profiling import clock
+from nnqs_lightning.training.strategies import full_gradients
 from nnqs_lightning.vmc import ExactLocalEnergy, LocalEnergies, LocalEnergy, SubspaceLocalEnergy
 from nnqs_lightning.vmc.estimators import estimate_energy
 
@@ -79,6 +82,7 @@ class NNQSModule(LightningModule):
         self.survives_divergence = False
         """Set by a callback that takes the run back to a good state; without one a NaN ends it."""
         self._coefficients: Tensor | None = None
+        self._n_pieces = 1
 
     def configure_optimizers(self) -> Any:
         optimizer = self.optimizer_factory(self.ansatz.parameters())
@@ -89,10 +93,15 @@ class NNQSModule(LightningModule):
 
     def on_train_batch_start(self, batch: SampleBatch, batch_idx: int) -> None:
         """Everything of a step that needs no gradient."""
-        energies = self.local_energy.evaluate(self.hamiltonian, self.ansatz, batch)
-        self._check_finite(energies, batch.step)
-        learning_rate = self.trainer.optimizers[0].param_groups[0]["lr"]
-        self._coefficients, direction_stats = self.direction.coefficients(self.ansatz, batch, energies, learning_rate)
+        with clock.phase("local_energy"), self.trainer.precision_plugin.forward_context():
+            energies = self.local_energy.evaluate(self.hamiltonian, self.ansatz, batch)
+            self._check_finite(energies, batch.step)
+        with clock.phase("direction"):
+            learning_rate = self.trainer.optimizers[0].param_groups[0]["lr"]
+            self._coefficients, direction_stats = self.direction.coefficients(
+                self.ansatz, batch, energies, learning_rate
+            )
+            self._n_pieces = self._pieces(batch)
         statistics = estimate_energy(energies, batch)
         figures = {
             "energy/mean": statistics.mean,
@@ -107,22 +116,33 @@ class NNQSModule(LightningModule):
     def training_step(self, batch: SampleBatch, batch_idx: int) -> Tensor:
         """Surrogate whose gradient, averaged over ranks by the strategy, is the direction of descent."""
         assert self._coefficients is not None
-        pieces = zip(self._coefficients.split(self.max_rows), batch.determinants.split(self.max_rows), strict=True)
-        loss = torch.stack(
-            [Direction.surrogate(piece, self._log_psi(determinants, len(batch))) for piece, determinants in pieces]
-        ).sum()
+        with clock.phase("backward"):
+            loss = torch.stack(
+                [
+                    Direction.surrogate(coefficients, self._log_psi(determinants))
+                    for coefficients, determinants in zip(
+                        self._coefficients.tensor_split(self._n_pieces),
+                        batch.determinants.tensor_split(self._n_pieces),
+                        strict=True,
+                    )
+                ]
+            ).sum()
         # Strategies average gradients over ranks; the coefficients are normalised over all ranks together.
         return loss * distributed.world_size()
 
-    def _log_psi(self, determinants: Tensor, n_rows: int) -> Tensor:
-        if n_rows <= self.max_rows:
+    def _pieces(self, batch: SampleBatch) -> int:
+        """Number of pieces of at most ``max_rows``, the same on every rank: ZeRO-3 gathers parameters once for each."""
+        mine = torch.tensor(-(-len(batch) // self.max_rows), device=batch.determinants.device)
+        return max(1, int(distributed.all_reduce_max(mine)))
+
+    def _log_psi(self, determinants: Tensor) -> Tensor:
+        if self._n_pieces == 1:
             return self.ansatz(determinants)
         return checkpoint(self.ansatz, determinants, use_reentrant=False)
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        self.direction.observe_gradient(
-            [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.ansatz.parameters()]
-        )
+        if is_overridden("observe_gradient", self.direction, Direction):
+            self.direction.observe_gradient(full_gradients(self.trainer.strategy, self.ansatz.parameters()))
 
     def validation_step(self, batch: SampleBatch, batch_idx: int) -> None:
         """The network's own energy: ψ on every connected determinant, weights of the sampler."""

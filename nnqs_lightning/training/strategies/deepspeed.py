@@ -21,6 +21,10 @@ from nnqs_lightning.training.strategies.restore import restore_optimizer, restor
 from nnqs_lightning.training.strategies.shards import is_sharded, layout, read_whole
 from nnqs_lightning.training.strategies.whole import unsharded
 
+if not torch.cuda.is_available():
+    # DeepSpeed looks once, when it is first imported, which the parser of the command line may do.
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+
 
 class DeepSpeed(DeepSpeedStrategy):
     """ZeRO at every stage, on GPUs (NCCL) and, for tests and small clusters, on CPUs (gloo).
@@ -54,9 +58,6 @@ class DeepSpeed(DeepSpeedStrategy):
             settings.check_stage(stage)
         if isinstance(config, str) and not Path(config).is_file():
             raise UserError(f"{settings.WHERE}.config is {config!r}, expected the path of a DeepSpeed JSON file")
-        if not torch.cuda.is_available():
-            # DeepSpeed looks once, when it is first imported.
-            os.environ.setdefault("DS_ACCELERATOR", "cpu")
         given = config is not None or self.DEEPSPEED_ENV_VAR in os.environ
         super().__init__(stage=1 if stage is None else stage, config=config, **kwargs)
         assert isinstance(self.config, dict)
