@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import warnings
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -107,7 +108,7 @@ def prepare(config: dict[str, Any], rng_seed: int) -> Run:
         UserError: values that the classes refuse.
     """
     _hush()
-    parsed = parser().parse_object(config)
+    parsed = parser().parse_object(deepcopy(config))  # which completes class_paths in place
     seed_everything(rng_seed, verbose=False)
     built = parser().instantiate_classes(parsed)
     built.data.seed = rng_seed
