@@ -13,6 +13,9 @@ from torch import Tensor
 from nnqs_lightning.ansatz.orbital_physics import levels, orbital_energies, reference_occupation
 from nnqs_lightning.chem.integrals import MolecularIntegrals
 
+ENTANGLED_DETERMINANTS = 20_000
+"""Determinants of the CISD state that count for the mutual information; the cost is linear in their number."""
+
 
 class _Lazy(Mapping[str, Tensor]):
     """Arrays by name, made and permuted on access."""
@@ -32,13 +35,22 @@ class _Lazy(Mapping[str, Tensor]):
 
 
 def orbital_pairs(integrals: MolecularIntegrals, order: Tensor) -> Mapping[str, Tensor]:
-    """``exchange`` K_pq, ``coulomb`` J_pq and ``one_electron`` h_pq in hartree, float64 [L, L]."""
+    """``exchange`` K_pq, ``coulomb`` J_pq, ``one_electron`` h_pq (hartree), ``mutual_information``: float64 [L, L]."""
     makers: dict[str, Callable[[], NDArray]] = {
         "exchange": lambda: integrals.exchange,
         "coulomb": lambda: integrals.coulomb,
         "one_electron": lambda: integrals.h1e,
+        "mutual_information": lambda: _mutual_information(integrals),
     }
     return _Lazy(makers, lambda matrix: matrix[order][:, order])
+
+
+def _mutual_information(integrals: MolecularIntegrals) -> NDArray:
+    """I_pq of the CISD state."""
+    from nnqs_lightning.chem.cluster import cisd_vector
+    from nnqs_lightning.chem.entanglement import mutual_information
+
+    return mutual_information(cisd_vector(integrals).truncated(ENTANGLED_DETERMINANTS))
 
 
 def orbital_features(integrals: MolecularIntegrals, order: Tensor) -> Mapping[str, Tensor]:

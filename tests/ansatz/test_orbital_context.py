@@ -48,6 +48,22 @@ def test_pairs_and_features_come_in_decoding_order(integrals):
     assert "irrep" not in orbital_features(replace(integrals, orbsym=None), order)
 
 
+def test_mutual_information_is_that_of_the_cisd_state(make_integrals):
+    entanglement = pytest.importorskip("nnqs_lightning.chem.entanglement")
+    from nnqs_lightning.chem.cluster import cisd_vector
+
+    # Two electrons: CISD is exact. Deep levels make the lowest orbital a fair reference.
+    system = make_integrals(4, 1, 1)
+    system = replace(system, h1e=0.1 * system.h1e + np.diag([-4.0, -2.0, 0.0, 1.0]))
+    order = torch.tensor([2, 0, 3, 1])
+    information = orbital_pairs(system, order)["mutual_information"]
+    expected = entanglement.mutual_information(cisd_vector(system))
+    assert expected.max() > 1e-3
+    for i, p in enumerate(order.tolist()):
+        for j, q in enumerate(order.tolist()):
+            assert information[i, j].item() == pytest.approx(expected[p, q], abs=1e-12)
+
+
 def test_level_zero_lies_in_the_middle_of_the_gap(make_integrals):
     energies = np.array([-20.0, -1.0, 0.4, 0.6])
     assert levels(make_integrals(4, 2, 2, mo_energy=energies)) == pytest.approx(energies + 0.3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+from collections import ChainMap
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -102,7 +103,7 @@ CASES |= {
 def with_information(context: PositionContext) -> PositionContext:
     """The context with made-up mutual information, whose true values need a correlated calculation."""
     information = by_hand.orbital_tables(context.n_positions)[0]["mutual_information"]
-    return replace(context, pairs={**context.pairs, "mutual_information": information})
+    return replace(context, pairs=ChainMap({"mutual_information": information}, context.pairs))
 
 
 each_scheme = pytest.mark.parametrize("name", CASES)

@@ -83,7 +83,7 @@ class IntegralBias(_PairBias):
 
 class MutualInformationBias(_PairBias):
     """b_h · f(I_pq) of the orbital mutual information I_pq = S_p + S_q − S_pq (Rissler et al. 2006,
-    Chem. Phys. 323, 519) of an approximate state.
+    Chem. Phys. 323, 519), which the ansatz takes from the CISD state.
 
     Args:
         context: what the decoder tells.
