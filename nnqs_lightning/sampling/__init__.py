@@ -2,7 +2,8 @@
 
 from nnqs_lightning.sampling.base import Sampler
 from nnqs_lightning.sampling.enumeration import SumOverStates
+from nnqs_lightning.sampling.gumbel import GumbelTopKSampler
 from nnqs_lightning.sampling.multinomial import MultinomialSampler
 from nnqs_lightning.sampling.systematic import SystematicSampler
 
-__all__ = ["MultinomialSampler", "Sampler", "SumOverStates", "SystematicSampler"]
+__all__ = ["GumbelTopKSampler", "MultinomialSampler", "Sampler", "SumOverStates", "SystematicSampler"]

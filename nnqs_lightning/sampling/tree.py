@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from nnqs_lightning import distributed
-from nnqs_lightning.ansatz.base import Ansatz, AutoregressiveAnsatz
+from nnqs_lightning.ansatz.base import AutoregressiveAnsatz
 from nnqs_lightning.errors import UserError
 from nnqs_lightning.fock import SampleBatch, Sector
 from nnqs_lightning.sampling import random
@@ -194,32 +194,3 @@ def device_of(ansatz: nn.Module) -> torch.device:
     """Where the parameters are; the CPU for an ansatz without any."""
     parameter = next(ansatz.parameters(), None)
     return torch.device("cpu") if parameter is None else parameter.device
-
-
-def with_conditionals(ansatz: Ansatz, sampler: object) -> AutoregressiveAnsatz:
-    """The same ansatz.
-
-    Raises:
-        UserError: it has no conditionals.
-    """
-    if isinstance(ansatz, AutoregressiveAnsatz):
-        return ansatz
-    raise UserError(
-        f"data.sampler is {type(sampler).__name__}, which needs conditionals, and model.ansatz "
-        f"({type(ansatz).__name__}) has none: choose nnqs_lightning.sampling.SumOverStates or an AutoregressiveAnsatz"
-    )
-
-
-def rows_within(ansatz: AutoregressiveAnsatz, max_cache_bytes: int) -> int:
-    """Largest piece whose decoding states, one per depth, stay within ``max_cache_bytes``.
-
-    Raises:
-        UserError: not even one path fits.
-    """
-    path = sum(ansatz.cache_bytes(depth) for depth in range(1, ansatz.n_steps))
-    if path > max_cache_bytes:
-        raise UserError(
-            f"data.sampler.max_cache_bytes is {max_cache_bytes}, but one path through the decoder takes {path} bytes: "
-            f"set it to {path} or more ({1024 * path} lets 1,024 prefixes be decoded together)"
-        )
-    return max_cache_bytes // path if path else max_cache_bytes

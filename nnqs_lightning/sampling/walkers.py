@@ -10,13 +10,11 @@ import torch
 from torch import Tensor
 
 from nnqs_lightning import distributed
-from nnqs_lightning.ansatz.base import Ansatz, AutoregressiveAnsatz
+from nnqs_lightning.ansatz.base import Ansatz
 from nnqs_lightning.errors import UserError
 from nnqs_lightning.fock import SampleBatch
 from nnqs_lightning.sampling import random, tree
-from nnqs_lightning.sampling.base import Sampler
-from nnqs_lightning.sampling.density import Density, density_from, density_state, expected_leaves
-from nnqs_lightning.sampling.shares import Share, own_share
+from nnqs_lightning.sampling.autoregressive import AutoregressiveSampler
 from nnqs_lightning.sampling.stats import sample_stats
 
 COLLAPSED = 8
@@ -29,7 +27,7 @@ MAX_CHANGE = 10.0
 """Largest factor by which the number of walkers changes in a step."""
 
 
-class WalkerSampler(Sampler):
+class WalkerSampler(AutoregressiveSampler):
     """Walkers go down the decoding tree and are shared out among the children of each node they pass.
 
     Every walker follows |ψ|², so weight = count / n_walkers has the expectation |ψ|² on each determinant. Only nodes
@@ -60,6 +58,7 @@ class WalkerSampler(Sampler):
         max_cache_bytes: int = 2**30,
         chunk_size: int = 1024,
     ) -> None:
+        super().__init__(max_cache_bytes, chunk_size)
         self.n_walkers = self._walkers("n_walkers", n_walkers)
         self.min_walkers = self._walkers("min_walkers", min_walkers)
         self.max_walkers = self.walker_limit if max_walkers is None else self._walkers("max_walkers", max_walkers)
@@ -67,15 +66,10 @@ class WalkerSampler(Sampler):
             raise UserError(
                 f"data.sampler.min_walkers is {self.min_walkers}, above max_walkers ({self.max_walkers}): lower it"
             )
-        for name, value in (("target_unique", target_unique), ("chunk_size", chunk_size)):
-            if value is not None and value < 1:
-                raise UserError(f"data.sampler.{name} is {value}: set it to 1 or more")
+        if target_unique is not None and target_unique < 1:
+            raise UserError(f"data.sampler.target_unique is {target_unique}: set it to 1 or more")
         self.target_unique = target_unique
-        self.max_cache_bytes = max_cache_bytes
-        self.chunk_size = chunk_size
         self._collapsed = False
-        self._density: Density | None = None
-        self._drawn: Density | None = None
 
     @abstractmethod
     def split(self, counts: Tensor, log_conditionals: Tensor, hashes: Tensor) -> Tensor:
@@ -96,22 +90,15 @@ class WalkerSampler(Sampler):
         Raises:
             UserError: the ansatz has no conditionals, the target exceeds the sector, one path exceeds the cache.
         """
-        ansatz = tree.with_conditionals(ansatz, self)
-        size = ansatz.sector.size
-        if self.target_unique is not None and self.target_unique > size:
-            raise UserError(
-                f"data.sampler.target_unique is {self.target_unique}, but the sector has {size} determinants: "
-                f"set it to {size} or less"
-            )
-        rows = min(self.chunk_size, tree.rows_within(ansatz, self.max_cache_bytes))
-        root = torch.tensor([self.n_walkers], dtype=torch.int64, device=tree.device_of(ansatz))
+        ansatz = self.checked(ansatz, "target_unique", self.target_unique)
+        rows = self.rows(ansatz)
+        value = torch.tensor([self.n_walkers], dtype=torch.int64, device=tree.device_of(ansatz))
         with torch.inference_mode():
-            share = self._own_share(ansatz, tree.Branch.root(root, random.draw_key(seed, step, stream)))
+            root = tree.Branch.root(value, random.draw_key(seed, step, stream))
+            share = self.own_share(ansatz, root, self._rule, self.n_walkers)
             pieces = share.leaves + list(tree.leaves(ansatz, share.branches, self._rule, rows))
-        nodes = tree.in_order(tree.level(tree.concatenate(pieces)))
-        if distributed.world_size() > 1:
-            self._drawn = Density.measure(nodes)
-            self._check_total(nodes.values)
+        nodes = self.settle(tree.concatenate(pieces))
+        self._check_total(nodes.values)
         batch = tree.to_batch(ansatz, nodes, nodes.values.double() / self.n_walkers, rows)
         batch.counts = nodes.values
         batch.n_walkers = self.n_walkers
@@ -121,7 +108,7 @@ class WalkerSampler(Sampler):
 
     def observe(self, batch: SampleBatch) -> None:
         """Move the number of walkers towards the target, by a power of target / unique."""
-        self._density = self._drawn
+        super().observe(batch)
         unique = batch.stats["sampling/unique"]
         self._warn_of_collapse(unique, batch)
         if self.target_unique is None or abs(unique / self.target_unique - 1) <= DEAD_BAND:
@@ -131,29 +118,17 @@ class WalkerSampler(Sampler):
 
     def state_dict(self) -> dict[str, Any]:
         """The number of walkers in force, and the density by which ranks share the next draw."""
-        return {"n_walkers": self.n_walkers, "collapsed": self._collapsed} | density_state(self._density)
+        return super().state_dict() | {"n_walkers": self.n_walkers, "collapsed": self._collapsed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore :meth:`state_dict`."""
+        super().load_state_dict(state)
         self.n_walkers = state["n_walkers"]
         self._collapsed = state["collapsed"]
-        self._density = density_from(state)
 
     def _rule(self, nodes: tree.Nodes, log_conditionals: Tensor) -> tuple[Tensor, Tensor]:
         counts = self.split(nodes.values, log_conditionals, nodes.hashes)
         return counts, counts > 0
-
-    def _own_share(self, ansatz: AutoregressiveAnsatz, root: tree.Branch) -> Share:
-        if distributed.world_size() == 1:
-            return Share([root])
-        return own_share(
-            ansatz,
-            root,
-            self._rule,
-            lambda nodes: expected_leaves(self._density, nodes, nodes.values.double()),
-            distributed.rank(),
-            distributed.world_size(),
-        )
 
     def _check_total(self, counts: Tensor) -> None:
         total = int(distributed.all_reduce_sum(counts.sum()))

@@ -7,19 +7,53 @@ from table_ansatz import TableAnsatz
 
 from nnqs_lightning import distributed
 from nnqs_lightning.fock import SampleBatch, Sector
-from nnqs_lightning.sampling import MultinomialSampler, Sampler, SumOverStates, SystematicSampler
+from nnqs_lightning.sampling import GumbelTopKSampler, MultinomialSampler, SumOverStates, SystematicSampler
 
-SECTOR = Sector(7, 3, 4)
+LENGTHS = [7, 0, 2, 6]
 
 
-def draw_twice(sampler: Sampler) -> list[SampleBatch]:
-    """Two steps: the second is shared out by the density of the first."""
-    ansatz = TableAnsatz(SECTOR)
-    batches = []
-    for step in range(2):
-        batches.append(sampler.sample(ansatz, seed=3, step=step))
-        sampler.observe(batches[-1])
-    return batches
+def draw_twice() -> dict[str, list[SampleBatch]]:
+    """Two steps of every sampler: ranks share the second by the density of the first."""
+    ansatz = TableAnsatz(Sector(7, 3, 4))
+    samplers = [
+        SystematicSampler(3000, target_unique=600),
+        MultinomialSampler(3000, target_unique=600),
+        GumbelTopKSampler(400),
+        SumOverStates(),
+    ]
+    draws = {}
+    for sampler in samplers:
+        batches = draws[type(sampler).__name__] = []
+        for step in range(2):
+            batches.append(sampler.sample(ansatz, seed=3, step=step))
+            sampler.observe(batches[-1])
+    return draws
+
+
+def level() -> tuple[torch.Tensor, torch.Tensor]:
+    rows = torch.arange(LENGTHS[distributed.rank()]) + 100 * distributed.rank()
+    first, second = distributed.level_rows([rows, rows[:, None].double() * torch.ones(2)])
+    return first, second
+
+
+def work():
+    """All that the tests below look at: starting processes takes longer than the work."""
+    return draw_twice(), level() if distributed.world_size() == len(LENGTHS) else None
+
+
+@pytest.fixture(scope="module")
+def alone():
+    return draw_twice()
+
+
+@pytest.fixture(scope="module")
+def four_ranks():
+    return on_ranks(4, work)
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def ranks(request):
+    return request.getfixturevalue("four_ranks") if request.param == 4 else on_ranks(2, work)
 
 
 def whole(batches: list[SampleBatch]) -> dict[tuple, tuple]:
@@ -32,40 +66,27 @@ def whole(batches: list[SampleBatch]) -> dict[tuple, tuple]:
     return rows
 
 
-@pytest.fixture(scope="module", params=[SystematicSampler, MultinomialSampler, SumOverStates])
-def sampler(request):
-    return request.param() if request.param is SumOverStates else request.param(3000, target_unique=600)
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [0, 1])
+@pytest.mark.parametrize("name", ["SystematicSampler", "MultinomialSampler", "GumbelTopKSampler", "SumOverStates"])
+def test_ranks_together_draw_what_one_process_draws(name, step, alone, ranks):
+    parts = [draws[name][step] for draws, _ in ranks]
+    expected, found = whole([alone[name][step]]), whole(parts)
+    assert expected.keys() == found.keys()
+    for key, (log_psi, weight) in expected.items():
+        assert found[key] == (pytest.approx(log_psi, abs=1e-12), pytest.approx(weight, rel=1e-13))
+    sizes = [len(part) for part in parts]
+    assert max(sizes) - min(sizes) <= 1
+    assert all(part.stats == pytest.approx(alone[name][step].stats) for part in parts)
 
 
-@pytest.mark.parametrize("world", [2, 4])
-def test_ranks_together_draw_what_one_process_draws(sampler, world):
-    state = sampler.state_dict()
-    alone = draw_twice(sampler)
-    sampler.load_state_dict(state)
-    together = on_ranks(world, draw_twice, sampler)
-    for step in range(2):
-        parts = [batches[step] for batches in together]
-        expected, found = whole([alone[step]]), whole(parts)
-        assert expected.keys() == found.keys()
-        for key, (log_psi, weight) in expected.items():
-            assert found[key] == (pytest.approx(log_psi, abs=1e-12), pytest.approx(weight, rel=1e-13))
-        sizes = [len(part) for part in parts]
-        assert max(sizes) - min(sizes) <= 1
-        assert all(part.stats == pytest.approx(alone[step].stats) for part in parts)
-
-
-def level(own: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    rows = torch.arange(own[distributed.rank()]) + 100 * distributed.rank()
-    first, second = distributed.level_rows([rows, rows[:, None].double() * torch.ones(2)])
-    assert torch.equal(second[:, 0].long(), first)
-    return first, second
-
-
-def test_levelling_loses_no_row_and_moves_only_the_surplus():
-    lengths = [7, 0, 2, 6]
-    parts = [first.tolist() for first, _ in on_ranks(4, level, lengths)]
-    assert sorted(map(len, parts)) == [3, 4, 4, 4]
-    assert sorted(row for part in parts for row in part) == sorted(
-        100 * rank + i for rank, n in enumerate(lengths) for i in range(n)
-    )
-    assert parts[2][:2] == [200, 201]
+@pytest.mark.slow
+def test_levelling_loses_no_row_and_moves_only_the_surplus(four_ranks):
+    parts = [levelled for _, levelled in four_ranks]
+    rows = [first.tolist() for first, _ in parts]
+    assert sorted(map(len, rows)) == [3, 4, 4, 4]
+    assert sorted(row for part in rows for row in part) == [
+        100 * rank + i for rank, n in enumerate(LENGTHS) for i in range(n)
+    ]
+    assert rows[2][:2] == [200, 201]
+    assert all(torch.equal(second, first[:, None].double() * torch.ones(2)) for first, second in parts)
