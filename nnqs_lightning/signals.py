@@ -24,7 +24,7 @@ EXIT_CODES = {signal.SIGUSR1: 75, signal.SIGTERM: 143, signal.SIGINT: 130}
 class _Phase(Enum):
     STARTING = "imports and set-up: Ctrl-C interrupts, other signals wait for the first step to end"
     TRAINING = "every signal waits for the step to end"
-    RELEASED = "nobody looks at the notes: Ctrl-C and SIGTERM act at once"
+    RELEASED = "nobody looks at the notes: Ctrl-C and SIGTERM act at once, SIGUSR1 is ignored"
 
 
 _owner: int | None = None
@@ -49,9 +49,11 @@ def arm() -> None:
 
 
 def release() -> None:
-    """Training is over, or will not take place: Ctrl-C and SIGTERM end the process again."""
+    """Training is over, or will not take place: Ctrl-C and SIGTERM end the process again, SIGUSR1 means nothing."""
     global _phase
     _phase = _Phase.RELEASED
+    # Python puts handlers of its own back to the default, death, while it shuts down; "ignore" stays.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
 
 def requested() -> signal.Signals | None:

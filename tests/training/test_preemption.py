@@ -110,3 +110,12 @@ def test_after_training_sigterm_ends_the_process_and_not_as_success(tmp_path: Pa
     with pytest.raises(SystemExit) as stop:
         os.kill(os.getpid(), signal.SIGTERM)
     assert stop.value.code == 143
+
+
+def test_a_warning_during_shutdown_does_not_turn_success_into_failure() -> None:
+    code = (
+        "import atexit, os, signal; from nnqs_lightning import signals; signals.install();"
+        "signals.arm(); signals.release();"
+        "type('Late', (), {'__del__': lambda self: os.kill(os.getpid(), signal.SIGUSR1)})()"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
