@@ -1,5 +1,6 @@
 """Second-quantised Hamiltonians acting on packed determinants."""
 
 from nnqs_lightning.hamiltonian.molecular import ConnectedStates, MolecularHamiltonian
+from nnqs_lightning.hamiltonian.strategy import Strategy
 
-__all__ = ["ConnectedStates", "MolecularHamiltonian"]
+__all__ = ["ConnectedStates", "MolecularHamiltonian", "Strategy"]

@@ -9,23 +9,14 @@ import numpy as np
 
 from nnqs_lightning.fock.compiled import jit
 from nnqs_lightning.hamiltonian.slater_condon import (
-    ONE,
     diagonal_element,
     double_sign,
     empty_orbitals,
     occupied_orbitals,
     single_element,
     single_sign,
+    write_excited,
 )
-
-
-@jit
-def write_excited(source, target, i, a):
-    """``target`` = ``source`` with the electron of orbital i moved to a; the two may be one array."""
-    for w in range(source.shape[0]):
-        target[w] = source[w]
-    target[i >> 6] ^= ONE << np.uint64(i & 63)
-    target[a >> 6] ^= ONE << np.uint64(a & 63)
 
 
 @jit

@@ -15,6 +15,7 @@ from torch import Tensor
 from nnqs_lightning.chem.integrals import MolecularIntegrals
 from nnqs_lightning.errors import UserError
 from nnqs_lightning.fock import Sector, n_words
+from nnqs_lightning.hamiltonian.strategy import Strategy
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -116,48 +117,47 @@ class MolecularHamiltonian:
         from nnqs_lightning.fock.lookup import DeterminantTable
         from nnqs_lightning.hamiltonian.hash_search import count_hits_rows, fill_csr_rows
 
-        words = self.words(determinants)
-        n = len(words)
-        slots = DeterminantTable(determinants).slots
+        self.words(determinants)
+        table = DeterminantTable(determinants)
+        n = len(table)
         counts = np.empty(n, dtype=np.int64)
-        map_rows(count_hits_rows, n, words, slots, self.tables, self.n_connected, counts)
+        map_rows(count_hits_rows, n, table.words, table.slots, self.tables, self.n_connected, counts)
         offsets = np.concatenate([[0], np.cumsum(counts)])
         columns = np.empty(offsets[-1], dtype=np.int64)
         elements = np.empty(offsets[-1])
-        map_rows(fill_csr_rows, n, words, slots, self.tables, self.n_connected, offsets, columns, elements)
+        map_rows(fill_csr_rows, n, table.words, table.slots, self.tables, self.n_connected, offsets, columns, elements)
         return csr_matrix((elements, columns, offsets), shape=(n, n))
 
     def dense(self, determinants: Tensor) -> Tensor:
         """H within a set of distinct determinants, float64 [N, N]."""
         return torch.from_numpy(self.sparse(determinants).toarray()).to(determinants.device)
 
-    def local_energies(self, determinants: Tensor, log_psi: Tensor, rows: Tensor | None = None) -> Tensor:
+    def local_energies(
+        self,
+        determinants: Tensor,
+        log_psi: Tensor,
+        rows: Tensor | None = None,
+        strategy: Strategy = Strategy.auto,
+    ) -> Tensor:
         """Σ_D' H_DD' ψ(D') / ψ(D) with D' within the set ``determinants``.
 
         Args:
             determinants: [N, 2, W], distinct.
             log_psi: complex128 [N]; a state that does not occur has a real part of −inf.
             rows: int64 [M] positions of the D in the set; all of them by default. Their ψ must not vanish.
+            strategy: how connected members are found; all agree but for rounding.
 
         Returns:
             complex128 [M], hartree, e_core included. Finite even where amplitudes underflow.
         """
-        from nnqs_lightning.fock.compiled import map_rows
-        from nnqs_lightning.fock.lookup import DeterminantTable
-        from nnqs_lightning.hamiltonian.hash_search import local_energy_rows
+        from nnqs_lightning.hamiltonian.subspace import Subspace
 
-        words = self.words(determinants)
-        wanted = np.arange(len(words)) if rows is None else rows.cpu().numpy()
-        values = np.zeros(len(wanted), dtype=np.complex128)
-        if len(wanted):
-            logs = log_psi.detach().cpu().contiguous().numpy().astype(np.complex128)
-            psi = np.exp(logs - logs.real.max())
-            slots = DeterminantTable(determinants).slots
-            map_rows(
-                local_energy_rows, len(wanted), wanted, words, logs, psi, slots, self.tables, 0.0, self.n_connected,
-                values,
-            )  # fmt: skip
-        return torch.from_numpy(values).to(determinants.device)
+        wanted = np.arange(len(self.words(determinants))) if rows is None else rows.cpu().numpy()
+        subspace = Subspace(self.sector, self.tables, self.n_connected, determinants.cpu(), wanted)
+        logs = log_psi.detach().to("cpu", torch.complex128).contiguous().numpy()
+        if strategy is Strategy.auto:
+            strategy = Strategy.string_groups
+        return torch.from_numpy(subspace.local_energies(logs, strategy)).to(determinants.device)
 
     def words(self, determinants: Tensor) -> NDArray[np.uint64]:
         """The determinants as the kernels read them, uint64 [N, 2, W] in host memory."""

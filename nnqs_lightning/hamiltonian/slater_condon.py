@@ -67,6 +67,15 @@ def empty_orbitals(string, n_orb, orbitals):
 
 
 @jit
+def write_excited(source, target, i, a):
+    """``target`` = ``source`` with the electron of orbital i moved to a; the two may be one array."""
+    for w in range(source.shape[0]):
+        target[w] = source[w]
+    target[i >> 6] ^= ONE << np.uint64(i & 63)
+    target[a >> 6] ^= ONE << np.uint64(a & 63)
+
+
+@jit
 def distance(left, right):
     """Number of electrons that differ between two strings of equal electron number."""
     bits = 0
@@ -156,6 +165,22 @@ def same_spin_double(source, target, tables, holes, particles):
     i, j, a, b = holes[0], holes[1], particles[0], particles[1]
     value = tables.eri[i, a, j, b] - tables.eri[i, b, j, a]
     return double_sign(source, i, a, j, b) * value
+
+
+@jit
+def string_element(source, occupied, target, bits, tables, orbitals):
+    """Element between two strings of one spin that differ in ``bits`` (2 or 4) bits, the other spin left out.
+
+    ``occupied``: orbitals of ``source``; ``orbitals``: int64 scratch [2, 2].
+    """
+    if bits == 4:
+        return same_spin_double(source, target, tables, orbitals[0], orbitals[1])
+    moves(source, target, orbitals[0], orbitals[1])
+    i, a = orbitals[0, 0], orbitals[1, 0]
+    value = tables.h1e[i, a]
+    for k in range(occupied.shape[0]):
+        value += tables.direct[i, a, occupied[k]]
+    return single_sign(source, i, a) * value
 
 
 @jit

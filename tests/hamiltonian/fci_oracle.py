@@ -1,6 +1,9 @@
-"""Random and molecular integrals, and H applied by PySCF's FCI code."""
+"""Random and molecular integrals, H applied by PySCF's FCI code, and H by the algebra of its operators."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 import torch
@@ -9,7 +12,7 @@ from pyscf import ao2mo, fci, gto, scf
 from torch import Tensor
 
 from nnqs_lightning.chem.integrals import MolecularIntegrals
-from nnqs_lightning.fock import unpack
+from nnqs_lightning.fock import pack, unpack
 
 MOLECULES = {
     "H2": ("H 0 0 0; H 0 0 0.74", "6-31g", 0),
@@ -20,6 +23,7 @@ MOLECULES = {
 }
 
 
+@cache
 def molecular_integrals(name: str) -> MolecularIntegrals:
     """Integrals of one of :data:`MOLECULES` in its RHF or ROHF orbitals."""
     atoms, basis, spin = MOLECULES[name]
@@ -36,6 +40,7 @@ def molecular_integrals(name: str) -> MolecularIntegrals:
     )
 
 
+@cache
 def random_integrals(n_orb: int, n_alpha: int, n_beta: int) -> MolecularIntegrals:
     """Dense random integrals with the right symmetries: no element of H vanishes by accident."""
     rng = np.random.default_rng(n_orb)
@@ -70,3 +75,45 @@ def apply_hamiltonian(integrals: MolecularIntegrals, determinants: Tensor, psi: 
 
     values = apply_real(psi.real.numpy()) + 1j * apply_real(psi.imag.numpy())
     return torch.from_numpy(values) + integrals.e_core * psi
+
+
+def determinant_of(occupied: Sequence[Sequence[int]], n_orb: int) -> Tensor:
+    """The determinant with the given α and β orbitals, [1, 2, W]."""
+    occupation = torch.zeros((1, n_orb, 2), dtype=torch.int64)
+    for spin, orbitals in enumerate(occupied):
+        occupation[0, list(orbitals), spin] = 1
+    return pack(occupation)
+
+
+def operator_algebra(integrals: MolecularIntegrals, bra: Tensor, ket: Tensor) -> float:
+    """⟨bra|H|ket⟩ by moving operators one at a time; spin orbital = (spin, orbital), all α before all β."""
+    left, right = (frozenset(map(tuple, unpack(d[None], integrals.n_orb)[0].T.nonzero().tolist())) for d in (bra, ket))
+    total = integrals.e_core if left == right else 0.0
+    if len(right - left) > 2:
+        return total
+    for spin, q in right:
+        for p in {p for s, p in left if s == spin}:
+            sign, state = act(right, annihilate=[(spin, q)], create=[(spin, p)])
+            total += integrals.h1e[p, q] * sign * (state == left)
+    for spin_q, q in right:
+        for spin_s, s in right:
+            for p in {p for spin, p in left if spin == spin_q}:
+                for r in {r for spin, r in left if spin == spin_s}:
+                    sign, state = act(right, [(spin_q, q), (spin_s, s)], [(spin_s, r), (spin_q, p)])
+                    total += 0.5 * integrals.eri[p, q, r, s] * sign * (state == left)
+    return total
+
+
+SpinOrbitals = Sequence[tuple[int, int]]
+
+
+def act(state: frozenset, annihilate: SpinOrbitals, create: SpinOrbitals) -> tuple[int, frozenset]:
+    """Apply annihilators, then creators, in the order given; sign 0 where one of them kills the state."""
+    sign = 1
+    for operators, creates in ((annihilate, False), (create, True)):
+        for orbital in operators:
+            if (orbital in state) == creates:
+                return 0, state
+            sign *= (-1) ** sum(other < orbital for other in state)
+            state = state ^ {orbital}
+    return sign, state

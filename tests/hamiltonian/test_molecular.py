@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 
@@ -10,7 +11,9 @@ import torch
 from fci_oracle import (
     MOLECULES,
     apply_hamiltonian,
+    determinant_of,
     molecular_integrals,
+    operator_algebra,
     random_integrals,
     string_addresses,
 )
@@ -21,7 +24,7 @@ from nnqs_lightning.errors import UserError
 from nnqs_lightning.fock import popcount
 from nnqs_lightning.hamiltonian import MolecularHamiltonian
 
-SECTORS = [(10, 2, 1), (14, 2, 1), (20, 2, 1), (35, 1, 1), (65, 1, 1)]
+SECTORS = [(10, 3, 2), (14, 2, 1), (20, 2, 0), (35, 1, 1)]
 
 
 @pytest.fixture(params=[*MOLECULES, *SECTORS], ids=str)
@@ -72,6 +75,34 @@ def test_every_view_of_h_is_the_same_matrix(integrals: MolecularIntegrals) -> No
     torch.testing.assert_close(hamiltonian.diagonal(some), dense.diagonal(), rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize(("n_orb", "n_alpha", "n_beta"), [(10, 5, 4), (35, 4, 3), (65, 4, 3)])
+def test_elements_equal_operator_algebra_across_words(n_orb: int, n_alpha: int, n_beta: int) -> None:
+    integrals = random_integrals(n_orb, n_alpha, n_beta)
+    hamiltonian = MolecularHamiltonian(integrals)
+    rng = random.Random(n_orb)
+    occupied = [rng.sample(range(n_orb), n) for n in (n_alpha, n_beta)]
+    ket = determinant_of(occupied, n_orb)
+    connected = hamiltonian.connected_states(ket)
+    assert len(connected.elements) == hamiltonian.n_connected
+    chosen = [0, *rng.sample(range(hamiltonian.n_connected), 40)]
+    expected = [operator_algebra(integrals, connected.determinants[k], ket[0]) for k in chosen]
+    torch.testing.assert_close(connected.elements[chosen], torch.tensor(expected, dtype=torch.float64))
+    elements = hamiltonian.matrix_elements(connected.determinants[chosen], ket.expand(len(chosen), -1, -1))
+    torch.testing.assert_close(elements, torch.tensor(expected, dtype=torch.float64))
+
+
+def test_two_words_give_the_two_electron_tensor_product() -> None:
+    n = 65
+    integrals = random_integrals(n, 1, 1)
+    hamiltonian = MolecularHamiltonian(integrals)
+    determinants = hamiltonian.sector.determinants()
+    psi = torch.randn(len(determinants), dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+    matrix, h1e, eri = psi.view(n, n), torch.from_numpy(integrals.h1e), torch.from_numpy(integrals.eri)
+    expected = h1e @ matrix + matrix @ h1e + torch.einsum("pqrs,qs->pr", eri, matrix) + integrals.e_core * matrix
+    local = hamiltonian.local_energies(determinants, psi.to(torch.complex128).log())
+    torch.testing.assert_close(local.real * psi, expected.flatten(), rtol=1e-11, atol=1e-10)
+
+
 def test_connected_states_are_distinct_feasible_and_complete() -> None:
     hamiltonian = MolecularHamiltonian(random_integrals(9, 4, 3))
     determinants = hamiltonian.sector.determinants()[5:100:31]
@@ -101,7 +132,7 @@ def test_threshold_drops_small_elements_and_never_the_diagonal() -> None:
 
 
 def test_local_energies_are_finite_where_amplitudes_underflow() -> None:
-    hamiltonian = MolecularHamiltonian(molecular_integrals("LiH"))
+    hamiltonian = MolecularHamiltonian(random_integrals(6, 3, 2))
     determinants = hamiltonian.sector.determinants()[:40]
     matrix = hamiltonian.dense(determinants).to(torch.complex128)
     generator = torch.Generator().manual_seed(3)
@@ -115,7 +146,7 @@ def test_local_energies_are_finite_where_amplitudes_underflow() -> None:
     absent = torch.cat([torch.zeros(1, dtype=torch.complex128), torch.full((39,), -torch.inf, dtype=torch.complex128)])
     only = hamiltonian.local_energies(determinants, absent, rows=torch.tensor([0]))
     torch.testing.assert_close(only, matrix[0, :1])
-    steep = hamiltonian.local_energies(determinants, -100.0 * torch.arange(40, dtype=torch.complex128))
+    steep = hamiltonian.local_energies(determinants, -100.0 * torch.arange(40).to(torch.complex128))
     assert torch.view_as_real(steep).isfinite().all()
 
 

@@ -37,11 +37,11 @@ class AmplitudeCache:
         position = self._table.find(determinants)
         unknown = position < 0
         distinct = self._new_table(determinants[unknown])
-        evaluated = self._evaluate(distinct.determinants.to(determinants.device))
+        evaluated = self._evaluate(distinct.rows.to(determinants.device))
         values = torch.empty(len(determinants), dtype=torch.complex128, device=determinants.device)
         values[~unknown] = self._log_psi[position[~unknown]]
         values[unknown] = evaluated[distinct.find(determinants[unknown])]
-        self._keep(distinct.determinants, evaluated)
+        self._keep(distinct.rows, evaluated)
         return values
 
     def _evaluate(self, determinants: Tensor) -> Tensor:

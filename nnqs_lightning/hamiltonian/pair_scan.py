@@ -1,0 +1,26 @@
+"""Local energies within a set of determinants, the plain way: every pair. The oracle of the other strategies."""
+
+# Kernels take what numba infers.
+# mypy: disallow-untyped-defs=False
+
+from __future__ import annotations
+
+import numpy as np
+
+from nnqs_lightning.fock.compiled import jit
+from nnqs_lightning.hamiltonian.slater_condon import distance, matrix_element
+
+
+@jit
+def pair_rows(start, stop, rows, determinants, tables, psi, sums):
+    """Σ_D' H_DD' ψ(D') over the set for a block of ``rows`` into ``sums`` [M, 2]; ψ [N, 2] in parts."""
+    orbitals = np.empty((4, tables.h1e.shape[0]), dtype=np.int64)
+    for n in range(start, stop):
+        bra = determinants[rows[n]]
+        sums[n] = 0.0
+        for column in range(determinants.shape[0]):
+            ket = determinants[column]
+            if distance(bra[0], ket[0]) + distance(bra[1], ket[1]) <= 2:
+                element = matrix_element(bra, ket, tables, orbitals)
+                sums[n, 0] += element * psi[column, 0]
+                sums[n, 1] += element * psi[column, 1]

@@ -1,0 +1,164 @@
+"""Determinants of a set sorted into groups that share a spin string, and the excitations between strings."""
+
+# Kernels take what numba infers.
+# mypy: disallow-untyped-defs=False
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from nnqs_lightning.fock.compiled import jit, map_rows, popcount
+from nnqs_lightning.fock.lookup import DeterminantTable, find_slot
+from nnqs_lightning.hamiltonian.slater_condon import (
+    Tables,
+    empty_orbitals,
+    occupied_orbitals,
+    single_sign,
+    string_element,
+    write_excited,
+)
+
+Words = NDArray[np.uint64]
+Indices = NDArray[np.int64]
+
+
+class SpinStrings:
+    """The distinct strings of one spin in a set of determinants, numbered."""
+
+    def __init__(self, strings: Tensor, n_electrons: int, n_orb: int) -> None:
+        """
+        Args:
+            strings: int64 [N, W], one per determinant.
+            n_electrons: electrons in each.
+            n_orb: number of orbitals.
+        """
+        self.n_electrons = n_electrons
+        self.n_orb = n_orb
+        self.table = DeterminantTable(strings)
+        self.number: Indices = self.table.find(strings).numpy()
+        """[N]: number of each determinant's string."""
+        self.words: Words = self.table.words[: len(self.table)]
+        """[n, W]"""
+        self.occupied = np.empty((len(self), n_electrons), dtype=np.int64)
+        """[n, n_electrons]: occupied orbitals, rising."""
+        map_rows(occupied_rows, len(self), self.words, self.occupied)
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+
+class Groups(NamedTuple):
+    """Determinants sorted by the string of one spin (the shared one), within a group by the other."""
+
+    offsets: Indices
+    """[n_shared + 1]: group g is ``offsets[g] : offsets[g + 1]``."""
+    order: Indices
+    """[N]: position in the set."""
+    other: NDArray[np.int32]
+    """[N]: number of the other spin's string."""
+
+
+def group(shared: SpinStrings, other: SpinStrings, rows: Indices) -> Groups:
+    """Groups of the determinants at positions ``rows`` of a set."""
+    order = rows[np.argsort(shared.number[rows] * len(other) + other.number[rows], kind="stable")]
+    offsets = np.searchsorted(shared.number[order], np.arange(len(shared) + 1))
+    return Groups(offsets, order, other.number[order].astype(np.int32))
+
+
+class Links(NamedTuple):
+    """Single excitations between the strings of one spin, those into strings of the set only."""
+
+    offsets: Indices
+    """[n + 1]: the excitations of string s are ``offsets[s] : offsets[s + 1]``."""
+    target: NDArray[np.int32]
+    """[L]: number of the excited string."""
+    pair: NDArray[np.int32]
+    """[L]: n_orb · i + a for the excitation i → a."""
+    sign: NDArray[np.float64]
+    """[L]: sign of a†_a a_i."""
+
+
+def single_links(strings: SpinStrings) -> Links:
+    """Find the single excitations among ``strings``."""
+    n, n_orb = len(strings), strings.n_orb
+    width = strings.n_electrons * (n_orb - strings.n_electrons)
+    targets = np.empty((n, width), dtype=np.int32)
+    counts = np.empty(n, dtype=np.int64)
+    held, slots = strings.table.words, strings.table.slots
+    map_rows(find_single_rows, n, strings.words, n_orb, held, slots, targets, counts)
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    links = Links(
+        offsets,
+        np.empty(offsets[-1], dtype=np.int32),
+        np.empty(offsets[-1], dtype=np.int32),
+        np.empty(offsets[-1]),
+    )
+    map_rows(fill_link_rows, n, strings.words, n_orb, targets, links)
+    return links
+
+
+def couplings(strings: SpinStrings, tables: Tables) -> NDArray[np.float64]:
+    """Elements of H between strings of one spin, the other spin's electrons left out; [n, n], diagonal zero."""
+    elements = np.zeros((len(strings), len(strings)))
+    map_rows(coupling_rows, len(strings), strings.words, strings.occupied, tables, elements)
+    return elements
+
+
+@jit
+def occupied_rows(start, stop, strings, occupied):
+    """Occupied orbitals of a block of strings."""
+    for s in range(start, stop):
+        occupied_orbitals(strings[s], occupied[s])
+
+
+@jit
+def coupling_rows(start, stop, strings, occupied, tables, elements):
+    """:func:`couplings` of a block of strings."""
+    orbitals = np.empty((2, 2), dtype=np.int64)
+    for s in range(start, stop):
+        for t in range(strings.shape[0]):
+            bits = 0
+            for w in range(strings.shape[1]):
+                bits += popcount(strings[s, w] ^ strings[t, w])
+            if bits == 2 or bits == 4:
+                elements[s, t] = string_element(strings[s], occupied[s], strings[t], bits, tables, orbitals)
+
+
+@jit
+def find_single_rows(start, stop, strings, n_orb, held, slots, targets, counts):
+    """For a block of strings: the number of each excited string or −1, and how many are there."""
+    occupied = np.empty(n_orb, dtype=np.int64)
+    empty = np.empty(n_orb, dtype=np.int64)
+    excited = np.empty(strings.shape[1], dtype=np.uint64)
+    for s in range(start, stop):
+        n_occupied = occupied_orbitals(strings[s], occupied)
+        n_empty = empty_orbitals(strings[s], n_orb, empty)
+        counts[s] = 0
+        for k in range(n_occupied):
+            for l in range(n_empty):
+                write_excited(strings[s], excited, occupied[k], empty[l])
+                target = slots[find_slot(excited, held, slots)]
+                targets[s, k * n_empty + l] = target
+                counts[s] += target >= 0
+
+
+@jit
+def fill_link_rows(start, stop, strings, n_orb, targets, links):
+    """Write the links of a block of strings."""
+    occupied = np.empty(n_orb, dtype=np.int64)
+    empty = np.empty(n_orb, dtype=np.int64)
+    for s in range(start, stop):
+        n_occupied = occupied_orbitals(strings[s], occupied)
+        n_empty = empty_orbitals(strings[s], n_orb, empty)
+        place = links.offsets[s]
+        for k in range(n_occupied):
+            for l in range(n_empty):
+                if targets[s, k * n_empty + l] >= 0:
+                    links.target[place] = targets[s, k * n_empty + l]
+                    links.pair[place] = occupied[k] * n_orb + empty[l]
+                    links.sign[place] = single_sign(strings[s], occupied[k], empty[l])
+                    place += 1
