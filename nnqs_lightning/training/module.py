@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -23,6 +24,7 @@ from nnqs_lightning.fock import SampleBatch
 from nnqs_lightning.hamiltonian import MolecularHamiltonian
 from nnqs_lightning.optim.base import Direction
 from nnqs_lightning.optim.energy_gradient import EnergyGradient
+from nnqs_lightning.training import start
 from nnqs_lightning.training.metrics import EnergyMetrics
 from nnqs_lightning.training.profiling import clock
 from nnqs_lightning.training.strategies import full_gradients
@@ -47,7 +49,7 @@ class NNQSModule(LightningModule):
         direction: Direction of descent: the energy gradient or a natural gradient.
         optimizer: Optimiser that descends along the direction.
         lr_scheduler: Schedule of the learning rate, advanced once a step.
-        init_from: Checkpoint whose matching parameters are loaded before training.
+        init_from: Checkpoint, of this system or another, whose fitting parameters training starts from.
         max_rows: Determinants in one differentiated forward pass; a larger step is recomputed piece by piece
             in the backward pass, which gives the same gradient in bounded memory.
     """
@@ -76,7 +78,8 @@ class NNQSModule(LightningModule):
         self.direction = direction
         self.optimizer_factory = optimizer
         self.scheduler_factory = lr_scheduler
-        self.init_from = init_from
+        if init_from is not None:
+            start.init_from(self.ansatz, init_from)
         self.max_rows = max_rows
         self.metrics = nn.ModuleDict({stage: EnergyMetrics() for stage in ("validate", "test", "exact")})
         self.survives_divergence = False
@@ -95,7 +98,11 @@ class NNQSModule(LightningModule):
         """Everything of a step that needs no gradient."""
         with clock.phase("local_energy"), self.trainer.precision_plugin.forward_context():
             energies = self.local_energy.evaluate(self.hamiltonian, self.ansatz, batch)
-            self._check_finite(energies, batch.step)
+        if not self._is_finite(energies, batch.step):
+            # A step along nothing; the callback that survives divergence takes the run back when it ends.
+            self._coefficients, self._n_pieces = torch.zeros_like(energies.values), 1
+            self.log("energy/mean", math.nan, on_step=True, on_epoch=False, batch_size=1)
+            return
         with clock.phase("direction"):
             learning_rate = self.trainer.optimizers[0].param_groups[0]["lr"]
             self._coefficients, direction_stats = self.direction.coefficients(
@@ -175,10 +182,11 @@ class NNQSModule(LightningModule):
         assert isinstance(metric, EnergyMetrics)
         return metric
 
-    def _check_finite(self, energies: LocalEnergies, step: int) -> None:
+    def _is_finite(self, energies: LocalEnergies, step: int) -> bool:
         bad = distributed.all_reduce_sum((~torch.isfinite(torch.view_as_real(energies.values))).sum())
         if bad and not self.survives_divergence:
             raise UserError(
                 f"step {step}: {int(bad)} local energies are NaN or infinite. Lower model.optimizer's lr or the trust "
                 "region of model.direction, or resume from an earlier checkpoint with --ckpt_path"
             )
+        return not bad

@@ -7,14 +7,18 @@ import os
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import small
 from tiny_run import TinyModule, final_weights, fit
 
 from nnqs_lightning.errors import UserError
+from nnqs_lightning.training.checkpoint import RunCheckpoint
 from nnqs_lightning.training.stall import StallWatch
 from nnqs_lightning.training.watch import EnergyWatch
+from nnqs_lightning.vmc import LocalEnergies, LocalEnergy, SubspaceLocalEnergy
 
 
 def spoilt(*steps: int, value: float = math.nan) -> TinyModule:
@@ -88,7 +92,8 @@ STALLED_FIT = textwrap.dedent(
     sys.path.insert(0, {folder!r})
     from pathlib import Path
     from tiny_run import TinyModule, fit
-    from nnqs_lightning.training.stall import StallWatch
+    from nnqs_lightning.training.checkpoint import RunCheckpoint
+from nnqs_lightning.training.stall import StallWatch
 
     class Stuck(TinyModule):
         def training_step(self, batch, batch_idx):
@@ -118,3 +123,30 @@ def test_the_rank_that_keeps_the_others_waiting_is_named(tmp_path: Path) -> None
 
 def quiet_environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+
+
+class SometimesNaN(LocalEnergy):
+    """Local energies that are not numbers at the draws of the given steps."""
+
+    def __init__(self, *steps: int) -> None:
+        self.steps, self.exact = steps, SubspaceLocalEnergy()
+
+    def evaluate(self, hamiltonian, ansatz, sample) -> LocalEnergies:
+        energies = self.exact.evaluate(hamiltonian, ansatz, sample)
+        return replace(energies, values=energies.values * math.nan) if sample.step in self.steps else energies
+
+
+def test_nan_local_energies_of_a_wave_function_are_survived(tmp_path: Path) -> None:
+    callbacks = [EnergyWatch(), RunCheckpoint(every_steps=2)]
+    trainer = small.trainer(tmp_path, 8, callbacks=callbacks, enable_checkpointing=True)
+    module = small.module(local_energy=SometimesNaN(5))
+    with pytest.warns(UserWarning, match="step 6: the energy is nan. Back to step-00000004"):
+        trainer.fit(module, small.data())
+    assert trainer.global_step == 8
+    assert math.isfinite(trainer.callback_metrics["energy/mean"])
+
+
+def test_without_a_checkpoint_callback_nan_ends_the_run_with_what_to_change(tmp_path: Path) -> None:
+    trainer = small.trainer(tmp_path, 8)
+    with pytest.raises(UserError, match=r"step 5: .*NaN.*lr"):
+        trainer.fit(small.module(local_energy=SometimesNaN(5)), small.data())
