@@ -1,6 +1,8 @@
 """Where integrals come from: molecules through PySCF, FCIDUMP files, lattices."""
 
 from nnqs_lightning.chem.active_space import ActiveSpace
+from nnqs_lightning.chem.cluster import CIVector, cisd_vector, cluster_vector
+from nnqs_lightning.chem.entanglement import mutual_information, orbital_entropies
 from nnqs_lightning.chem.fcidump import Fcidump, read_fcidump, write_fcidump
 from nnqs_lightning.chem.hubbard import HubbardChain
 from nnqs_lightning.chem.integrals import MolecularIntegrals
@@ -9,6 +11,7 @@ from nnqs_lightning.chem.system import ReferenceEnergies, System
 
 __all__ = [
     "ActiveSpace",
+    "CIVector",
     "Fcidump",
     "HubbardChain",
     "HydrogenChain",
@@ -16,6 +19,10 @@ __all__ = [
     "Molecule",
     "ReferenceEnergies",
     "System",
+    "cisd_vector",
+    "cluster_vector",
+    "mutual_information",
+    "orbital_entropies",
     "read_fcidump",
     "write_fcidump",
 ]

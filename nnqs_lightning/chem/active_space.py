@@ -26,7 +26,7 @@ class ActiveSpace:
     n_orbitals: int | None = None
     """Number of active orbitals: the ones next above the frozen ones. Leave it out when `orbitals` is given."""
     orbitals: list[int] | None = None
-    """The active orbitals themselves, counted from 0 in order of orbital energy."""
+    """The active orbitals themselves, counted from 0: occupied ones first, then the empty ones, each by energy."""
 
     def __post_init__(self) -> None:
         if self.orbitals is None and (self.n_electrons is None or self.n_orbitals is None):
@@ -76,7 +76,7 @@ def partition(
     """Core and active orbitals.
 
     Args:
-        n_orb: number of orbitals, in order of rising orbital energy.
+        n_orb: number of orbitals, the occupied ones first.
         n_alpha: number of α electrons.
         n_beta: number of β electrons.
         frozen_core: number of lowest orbitals kept doubly occupied; 0 with an active space.

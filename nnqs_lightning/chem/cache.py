@@ -35,8 +35,9 @@ T = TypeVar("T")
 
 def cache_dir() -> Path:
     """The folder of cached results: `$NNQS_CACHE`, else the platform's cache folder."""
-    if "NNQS_CACHE" in os.environ:
-        return Path(os.environ["NNQS_CACHE"]).expanduser()
+    named = os.environ.get("NNQS_CACHE")
+    if named:
+        return Path(named).expanduser()
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "nnqs_lightning"
     base = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or Path.home() / ".cache"
@@ -87,7 +88,8 @@ def _read(path: Path, load: Callable[[bytes], T], what: str) -> T | None:
         return load(content)
     except CORRUPT as error:
         log.warning("the cached %s in %s is damaged (%s) and is computed again", what, path, error)
-        path.unlink(missing_ok=True)
+        if path.exists() and path.read_bytes() == content:  # not yet replaced by another process
+            path.unlink(missing_ok=True)
         return None
 
 
@@ -112,6 +114,7 @@ def write_temporary(path: Path, content: bytes) -> Path:
         stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())
+    Path(name).chmod(0o644)  # mkstemp's own 0600 would shut out others who share the folder
     return Path(name)
 
 

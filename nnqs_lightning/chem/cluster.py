@@ -30,7 +30,7 @@ class CIVector:
     occupations: Occupations
     """[n_determinants, n_orb, 2], the last axis is (α, β)."""
     coefficients: Array
-    """[n_determinants], normalised, largest modulus first."""
+    """[n_determinants], normalised, largest modulus first; that one is positive."""
 
     def truncated(self, n_determinants: int) -> CIVector:
         """The ``n_determinants`` determinants of largest weight, normalised."""
@@ -146,6 +146,8 @@ def _excitations(integrals: MolecularIntegrals, singles: Any, doubles: Any) -> E
     i, j, first, second = np.indices(ab.shape).reshape(4, -1)
     parts.append((i, n + j, n_alpha + first, n + n_beta + second, ab.ravel()))
     i, j, first, second, amplitudes = (np.concatenate(column) for column in zip(*parts, strict=True))
+    if not np.isfinite(amplitudes).all():
+        raise UserError("infinite amplitudes: the lowest orbitals make no good reference determinant, use CISD instead")
     by_size = np.argsort(-np.abs(amplitudes), kind="stable")
     by_size = by_size[amplitudes[by_size] != 0.0]
     return Excitations(
@@ -217,4 +219,5 @@ def _collect(terms: list[tuple[Occupations, Array]]) -> CIVector:
     order = np.argsort(-np.abs(coefficients), kind="stable")
     order = order[coefficients[order] != 0.0]
     spins = occupations.reshape(len(occupations), 2, -1).transpose(0, 2, 1)
-    return CIVector(np.ascontiguousarray(spins[order]), coefficients[order] / np.linalg.norm(coefficients))
+    scale = np.copysign(np.linalg.norm(coefficients), coefficients[order[0]])
+    return CIVector(np.ascontiguousarray(spins[order]), coefficients[order] / scale)

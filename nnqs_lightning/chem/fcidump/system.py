@@ -20,7 +20,7 @@ class Fcidump(CachedSystem):
         n_electrons: number of electrons, instead of the file's NELEC.
         spin: 2S, instead of the file's MS2.
         e_core: core energy in hartree for a file without such a row; refused for a file with one.
-        frozen_core: number of lowest orbitals to keep doubly occupied.
+        frozen_core: number of orbitals, the first of the file, to keep doubly occupied.
         active_space: active electrons and orbitals, instead of a frozen core.
         wfn_sym: irrep of the state, 1 … 8, for which the FCI energy is computed; left out, the lowest state of all.
         max_fci_determinants: the FCI energy is computed up to this number of determinants.

@@ -23,9 +23,7 @@ def write_fcidump(path: str | Path, integrals: MolecularIntegrals) -> None:
     if path.suffix == ".gz":
         content = gzip.compress(content, mtime=0)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = write_temporary(path, content)
-    temporary.chmod(0o644)
-    temporary.replace(path)
+    write_temporary(path, content).replace(path)
 
 
 def _header(integrals: MolecularIntegrals) -> Iterator[str]:
