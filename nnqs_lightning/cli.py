@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -31,9 +30,6 @@ from nnqs_lightning.training.stall import StallWatch
 from nnqs_lightning.training.strategies import refuse_misfits
 from nnqs_lightning.training.watch import EnergyWatch
 
-TRACEBACK_VARIABLE = "NNQS_TRACEBACK"
-"""Set to 1 to see the traceback behind a one-line error."""
-
 TRAINER_DEFAULTS: dict[str, Any] = {
     "max_epochs": -1,
     "max_steps": 500,
@@ -43,6 +39,8 @@ TRAINER_DEFAULTS: dict[str, Any] = {
     "enable_model_summary": False,
 }
 
+
+DESCRIPTION = "Neural-network quantum states of molecules. Further commands, with --help: submit, consolidate, study."
 
 CALLBACKS = {
     PhaseTimes: "profiling",
@@ -68,7 +66,12 @@ class NNQSCLI(LightningCLI):
             MonteCarloDataModule,
             trainer_defaults=TRAINER_DEFAULTS,
             seed_everything_default=1,
-            parser_kwargs={**parser_kwargs, **{name: dict(parser_kwargs) for name in self.subcommands()}},
+            parser_kwargs={
+                "prog": "nnqs_lightning",
+                "description": DESCRIPTION,
+                **parser_kwargs,
+                **{name: dict(parser_kwargs) for name in self.subcommands()},
+            },
             # A resumed run writes the same file again; a new run never gets as far as an old run's folder.
             save_config_kwargs={"overwrite": True},
             auto_configure_optimizers=False,
@@ -146,18 +149,14 @@ def _quieten_libraries() -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
-def main(args: Sequence[str] | None = None) -> None:
-    """Run one command; bad input ends with one line and status 2."""
+def main(args: Sequence[str]) -> None:
+    """Run ``fit``, ``validate``, ``test`` or ``predict``.
+
+    Raises:
+        UserError: also for what jsonargparse and Lightning find wrong in the configuration.
+    """
     _quieten_libraries()
     try:
-        NNQSCLI(sys.argv[1:] if args is None else args)
-    except (UserError, MisconfigurationException, ArgumentError) as error:
-        if os.environ.get(TRACEBACK_VARIABLE):
-            raise
-        message = " ".join(str(error).split())
-        sys.exit(_fail(f"{message} (set {TRACEBACK_VARIABLE}=1 for the traceback)"))
-
-
-def _fail(message: str) -> int:
-    print(f"error: {message}", file=sys.stderr)
-    return 2
+        NNQSCLI(args)
+    except (MisconfigurationException, ArgumentError) as error:
+        raise UserError(str(error)) from error

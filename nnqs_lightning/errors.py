@@ -1,4 +1,12 @@
-"""The one exception whose message is meant for the user."""
+"""The one exception whose message is meant for the user, and how the command line tells it."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+TRACEBACK_VARIABLE = "NNQS_TRACEBACK"
+"""Set to 1 to see the traceback behind a one-line error."""
 
 
 class UserError(ValueError):
@@ -6,3 +14,16 @@ class UserError(ValueError):
 
     The command line prints it on one line, without a traceback, and exits with status 2.
     """
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """End the process with one line and status 2 on a :class:`UserError`."""
+    try:
+        yield
+    except UserError as error:
+        if os.environ.get(TRACEBACK_VARIABLE):
+            raise
+        message = " ".join(str(error).split())
+        print(f"error: {message} (set {TRACEBACK_VARIABLE}=1 for the traceback)", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,47 @@
+"""Starting parameters from a checkpoint of this system or of another one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
+from torch import Tensor
+
+from nnqs_lightning.ansatz import Ansatz, TransformerAnsatz
+from nnqs_lightning.ansatz.loading import load_matching
+from nnqs_lightning.errors import UserError
+from nnqs_lightning.training.resume import resolve_ckpt_path
+from nnqs_lightning.training.strategies.shards import is_sharded, read_whole
+
+PREFIX = "ansatz."
+
+
+def read_ansatz_state(path: str | Path) -> dict[str, Tensor]:
+    """State of the ansatz in a checkpoint: a file, a folder of shards, a numbered folder or a run folder.
+
+    Raises:
+        UserError: nothing there, a damaged checkpoint, or one without an ansatz.
+    """
+    if not Path(path).exists():
+        raise UserError(f"model.init_from: no checkpoint {path}")
+    state_file = resolve_ckpt_path(".", str(path))
+    assert state_file is not None
+    whole = is_sharded(state_file)
+    checkpoint = read_whole(state_file) if whole else torch.load(state_file, map_location="cpu", weights_only=False)
+    state = {
+        name.removeprefix(PREFIX): value
+        for name, value in checkpoint.get("state_dict", {}).items()
+        if name.startswith(PREFIX)
+    }
+    if not state:
+        raise UserError(f"model.init_from: {path} holds no ansatz, expected a checkpoint of a fit")
+    return state
+
+
+def init_from(ansatz: Ansatz, path: str | Path) -> None:
+    """Load into ``ansatz`` what fits of the checkpoint at ``path``, and tell what did not."""
+    if not isinstance(ansatz, TransformerAnsatz):
+        raise UserError(f"model.init_from starts a TransformerAnsatz, not a {type(ansatz).__name__}")
+    report = load_matching(ansatz, read_ansatz_state(path))
+    rank_zero_only(print)(f"{path}: {report}")
