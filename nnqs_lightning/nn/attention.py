@@ -8,6 +8,21 @@ from torch import Tensor, nn
 from nnqs_lightning.nn.cache import KeyValueCache
 from nnqs_lightning.nn.positional.base import PositionalScheme
 
+VECTOR_WIDTH = 16
+"""Shortest row that PyTorch's CPU softmax works on with vector instructions in float32."""
+
+
+class RowSoftmax(nn.Module):
+    """Softmax over the last dimension; short rows are padded with −inf, since their CPU kernel is a slow one."""
+
+    def forward(self, scores: Tensor) -> Tensor:
+        """[..., T] → the same shape."""
+        width = scores.shape[-1]
+        if width >= VECTOR_WIDTH or scores.dtype != torch.float32 or scores.device.type != "cpu":
+            return torch.softmax(scores, dim=-1)
+        padded = nn.functional.pad(scores, (0, VECTOR_WIDTH - width), value=float("-inf"))
+        return torch.softmax(padded, dim=-1)[..., :width]
+
 
 class CausalSelfAttention(nn.Module):
     """softmax(q kᵀ / √d_head + bias) v over all keys at or before the query (Vaswani et al. 2017, 1706.03762).
@@ -29,7 +44,7 @@ class CausalSelfAttention(nn.Module):
         self.qkv = nn.Linear(d_model, 3 * d_model)
         self.out = nn.Linear(d_model, d_model)
         # A module of its own, so that a forward hook sees the weights.
-        self.softmax = nn.Softmax(dim=-1)
+        self.softmax = RowSoftmax()
 
     def forward(
         self, x: Tensor, positional: PositionalScheme, positions: Tensor, cache: KeyValueCache | None = None
@@ -52,11 +67,9 @@ class CausalSelfAttention(nn.Module):
         if cache is not None:
             k, v = cache.append(self.layer, k, v)
         scores = (q * self.d_head**-0.5) @ k.transpose(-1, -2)
-        scores = scores + _causal_mask(q_positions, positions, scores.dtype)
+        mask = _causal_mask(q_positions, positions, scores.dtype)
         bias = positional.bias(q, k, q_positions, positions)
-        if bias is not None:
-            scores = scores + bias
-        mixed = self.softmax(scores) @ v
+        mixed = self.softmax(scores + (mask if bias is None else mask + bias)) @ v
         return self.out(mixed.transpose(1, 2).reshape(n, t, d_model))
 
 

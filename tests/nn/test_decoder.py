@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from nnqs_lightning.nn import Decoder
+from nnqs_lightning.nn.attention import RowSoftmax
 from nnqs_lightning.nn.positional import NoPositional, PositionContext
 
 
@@ -36,6 +37,16 @@ def test_attention_is_a_causal_softmax_average(decoder):
     x = torch.randn(2, 6, 12, dtype=torch.float64)
     layer = decoder.blocks[0].attention
     torch.testing.assert_close(layer(x, decoder.positional, torch.arange(6)), attention_by_hand(layer, x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("width", [1, 7, 15, 16, 20])
+def test_row_softmax_is_softmax(dtype, width):
+    scores = torch.randn(3, 2, width, dtype=dtype)
+    scores[0, 0, 1:] = -torch.inf
+    weights = RowSoftmax()(scores)
+    exponentials = scores.double().exp()
+    torch.testing.assert_close(weights, (exponentials / exponentials.sum(-1, keepdim=True)).to(dtype))
 
 
 def test_hidden_states_do_not_see_the_last_token(decoder):
