@@ -132,7 +132,9 @@ class TransformerAnsatz(AutoregressiveAnsatz):
 
     def cache_bytes(self, depth: int) -> int:
         weight = self.decoder.head.weight
-        return 2 * len(self.decoder.blocks) * depth * weight.shape[1] * weight.element_size()
+        row = 2 * len(self.decoder.blocks) * weight.shape[1] * weight.element_size()
+        # Ancestors share their rows. Twice: a pool that grows holds its old rows until they are copied.
+        return 2 * row + 4 * (depth + 1)
 
     def _log_conditionals(self, hidden: Tensor, nodes: Tensor, orbital: int) -> Tensor:
         return masked_log_softmax(self.decoder.head(hidden), self.constraint.allowed(nodes, orbital))

@@ -65,12 +65,23 @@ class CausalSelfAttention(nn.Module):
         q_positions = positions[-t:]
         q, k = positional.rotate(q, k, q_positions, q_positions)
         if cache is not None:
-            k, v = cache.append(self.layer, k, v)
+            cache.store(self.layer, k, v)
+            if cache.compiled and not positional.contextual:
+                return self.out(self._attend(q, positional, positions, cache))
+            k, v = cache.keys_and_values(self.layer)
         scores = (q * self.d_head**-0.5) @ k.transpose(-1, -2)
         mask = _causal_mask(q_positions, positions, scores.dtype)
         bias = positional.bias(q, k, q_positions, positions)
         mixed = self.softmax(scores + (mask if bias is None else mask + bias)) @ v
         return self.out(mixed.transpose(1, 2).reshape(n, t, d_model))
+
+    def _attend(self, q: Tensor, positional: PositionalScheme, positions: Tensor, cache: KeyValueCache) -> Tensor:
+        """The newest token's query over the rows of the cache as they lie: [N, H, 1, d_head] → [N, 1, d_model]."""
+        scores = cache.scores(self.layer, q * self.d_head**-0.5)
+        bias = positional.bias(q, q, positions[-1:], positions)
+        if bias is not None:
+            scores += bias
+        return cache.mix(self.layer, self.softmax(scores))
 
 
 def _causal_mask(q_positions: Tensor, k_positions: Tensor, dtype: torch.dtype) -> Tensor:

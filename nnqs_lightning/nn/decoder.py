@@ -82,14 +82,16 @@ class Decoder(nn.Module):
         start = torch.full_like(tokens[:, :1], START)
         return self._run(torch.cat([start, tokens[:, :-1]], dim=1), self.places)
 
+    @torch.no_grad()
     def begin(self) -> tuple[KeyValueCache, Tensor]:
         """Cache and hidden state [1, d_model] of the start token alone."""
         empty = KeyValueCache.empty(len(self.blocks), self.n_heads, self.d_head, like=self.head.weight)
         row = torch.zeros(1, dtype=torch.int64, device=self.places.device)
         return self.step(empty, row, torch.full_like(row, START))
 
+    @torch.no_grad()
     def step(self, cache: KeyValueCache, parents: Tensor, tokens: Tensor) -> tuple[KeyValueCache, Tensor]:
-        """Append ``tokens[m]`` to row ``parents[m]`` of a cache, which stays as it is.
+        """Append ``tokens[m]`` to row ``parents[m]`` of a cache, which stays as it is. Without gradient.
 
         Args:
             cache: prefixes to extend.

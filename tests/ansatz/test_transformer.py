@@ -122,12 +122,15 @@ def test_start_is_nearly_uniform_over_allowed_tokens(make_integrals):
     assert (conditionals - uniform).abs().max().item() < 0.1
 
 
-def test_cache_bytes_are_those_of_the_cache(make_integrals):
-    ansatz = build(make_integrals(4, 2, 2))
-    state = ansatz.advance(ansatz.begin(), torch.tensor([0, 0, 0]), torch.tensor([0, 1, 3]))
-    held = sum(t.numel() * t.element_size() for t in state.cache._keys + state.cache._values)
-    # The start token is one more place than the prefix has tokens.
-    assert held == 3 * ansatz.cache_bytes(state.length + 1)
+def test_cache_bytes_bound_what_states_of_all_depths_hold(make_integrals):
+    ansatz = build(make_integrals(8, 4, 4))
+    states = [ansatz.begin()]
+    for depth in range(1, 6):
+        rows = torch.arange(500) % len(states[-1])
+        states.append(ansatz.advance(states[-1], rows, torch.full((500,), depth % 2 * 3)))
+    pool = states[-1].cache.pool.rows
+    held = pool.numel() * pool.element_size() + sum(4 * state.cache.ancestors.numel() for state in states)
+    assert 0.5 < held / (500 * sum(ansatz.cache_bytes(depth) for depth in range(1, 6))) <= 1
 
 
 def test_point_group_leaves_the_sector_of_the_irrep(make_integrals):

@@ -57,6 +57,8 @@ class PositionalScheme(nn.Module, ABC):
 
     extension: ClassVar[str]
     """How the scheme carries over to a system with more orbitals, in one clause."""
+    contextual: ClassVar[bool] = False
+    """Whether :meth:`bias` reads keys; a cached step does without copying them for schemes that do not."""
 
     def __init__(self, context: PositionContext) -> None:
         super().__init__()
@@ -107,7 +109,7 @@ class PositionalScheme(nn.Module, ABC):
     def bias(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor | None:
         """Additive attention bias, [H, Tq, Tk] or (contextual schemes) [N, H, Tq, Tk]; None for zero.
 
-        ``q`` and ``k`` are the rotated queries and keys.
+        ``q`` and ``k`` are the rotated queries and keys; ``k`` means nothing to schemes that are not contextual.
         """
         return None
 

@@ -18,6 +18,7 @@ class Cope(PositionalScheme):
         max_position: counts beyond share its row; null for the number of places of the system.
     """
 
+    contextual = True
     extension = "works at any length; counts beyond the table share its last row"
 
     def __init__(self, context: PositionContext, max_position: int | None = None) -> None:
