@@ -21,14 +21,17 @@ from nnqs_lightning.vmc.estimators import weighted_mean
 class MinSR(Direction):
     """Stochastic reconfiguration: δ = Õᵀ (Õ Õᵀ + λ)⁻¹ ε (Chen & Heyl 2024, 2302.01941; complex ψ by stacked parts).
 
-    Õ holds the centred scores times √w, ε_i = √w_i (E_loc,i − E). Behind it belongs ``torch.optim.SGD`` without
-    momentum and without gradient clipping; a step lr is imaginary time in 1/hartree. Determinants whose weight
-    underflows take no part.
+    Õ holds the centred scores times √w, ε_i = √w_i (E_loc,i − E); a step lr is imaginary time in 1/hartree. With
+    ``energy_shift`` row i is multiplied and ε_i divided by √(H_DD − E + σ), a diagonal Rayleigh–Gauss–Newton metric
+    (Webber & Lindsey 2022, 2106.10558), and lr has no unit. Behind it belongs ``torch.optim.SGD`` without momentum and
+    without gradient clipping. Determinants whose weight underflows take no part.
 
     Args:
         damping: λ added to Õ Õᵀ; it grows by itself where rounding makes the matrix indefinite.
         max_change: bound on the Fubini–Study length of a step, lr √(δᵀ S δ); null for none.
         max_norm: bound on the Euclidean length of a step, lr ‖δ‖; null for none.
+        energy_shift: σ in hartree: determinants weigh H_DD − E + σ times as much, the diagonal of the energy's Hessian,
+            and lr = 1 is about a Newton step; null for the plain Fubini–Study metric.
         max_samples: determinants in the solve; of more, those that matter most and a weighted draw of the others.
         max_bytes: bound on what one pass over the layers holds, in bytes.
     """
@@ -38,11 +41,13 @@ class MinSR(Direction):
         damping: float = 1e-3,
         max_change: float | None = 0.1,
         max_norm: float | None = None,
+        energy_shift: float | None = None,
         max_samples: int = 4096,
         max_bytes: int = 2**30,
     ) -> None:
         super().__init__()
-        for name, value in {"damping": damping, "max_change": max_change, "max_norm": max_norm}.items():
+        positive = {"damping": damping, "max_change": max_change, "max_norm": max_norm, "energy_shift": energy_shift}
+        for name, value in positive.items():
             if value is not None and not value > 0:
                 raise UserError(f"model.direction.{name} is {value}, expected a positive number")
         if max_samples < 1 or max_bytes < 1:
@@ -52,6 +57,7 @@ class MinSR(Direction):
         self.damping = damping
         self.max_change = max_change
         self.max_norm = max_norm
+        self.energy_shift = energy_shift
         self.max_samples = max_samples
         self.max_bytes = max_bytes
         self._scores: PerSampleScores | None = None
@@ -62,10 +68,12 @@ class MinSR(Direction):
         """c_i = r_i x_i − w_i Σ_j r_j x_j, so that Σ Re(c_i* O_i) = Õᵀ x."""
         chosen, weights = self._select(sample, energies)
         values = energies.values[chosen]
-        residual = values - weighted_mean(weights, values)
-        scale = weights.sqrt()
+        mean = weighted_mean(weights, values)
+        stretch = self._metric(energies, chosen, mean).sqrt()
+        scale = weights.sqrt() * stretch
         space = self._tangent_space(ansatz, sample.determinants, chosen, weights, scale)
-        x, stats = self._solve(space, _as_parts(scale * residual, space), learning_rate)
+        target = _as_parts(weights.sqrt() / stretch * (values - mean), space)
+        x, stats = self._solve(space, target, stretch, learning_rate)
         rows = _as_complex(x, space)
         rows = scale * rows - weights * all_reduce_sum((scale * rows).sum())
         return torch.zeros_like(energies.values).masked_scatter(chosen, rows), stats
@@ -73,6 +81,14 @@ class MinSR(Direction):
     def tangent(self, ansatz: Ansatz) -> dict[str, Tensor] | None:
         """The direction in parameter space that the optimiser adds by itself, by parameter name; None for zero."""
         return None
+
+    def _metric(self, energies: LocalEnergies, chosen: Tensor, mean: Tensor) -> Tensor:
+        """Weight of each determinant in the metric over its share of |ψ|²."""
+        if self.energy_shift is None:
+            return torch.ones_like(energies.weights[chosen])
+        if energies.diagonal is None:
+            raise UserError("model.local_energy gives no diagonal: set model.direction.energy_shift to null")
+        return (energies.diagonal[chosen] - mean.real).clamp(min=0) + self.energy_shift
 
     def _select(self, sample: SampleBatch, energies: LocalEnergies) -> tuple[Tensor, Tensor]:
         """Mask of the determinants in the solve and their weights, which sum to one over the ranks."""
@@ -98,7 +114,9 @@ class MinSR(Direction):
             self._scores = PerSampleScores(ansatz, probe, self.max_bytes)
         return tangent_space(self._scores, determinants[chosen], weights, scale, self.tangent(ansatz))
 
-    def _solve(self, space: TangentSpace, target: Tensor, learning_rate: float) -> tuple[Tensor, dict[str, float]]:
+    def _solve(
+        self, space: TangentSpace, target: Tensor, stretch: Tensor, learning_rate: float
+    ) -> tuple[Tensor, dict[str, float]]:
         """x that moves ψ along s ε with the largest s ≤ 1 that keeps the bounds.
 
         The optimiser steps along d = φ + Õᵀ x, φ being :meth:`tangent` (zero here): x solves for s ε − Õ φ, so that
@@ -106,8 +124,8 @@ class MinSR(Direction):
         """
         right = torch.stack([target, space.moved])
         solved, shift = space.solve(right, self.damping)
-        # Õ d = s a + b
-        a, b = target - shift * solved[0], shift * solved[1]
+        # Õ d = s a + b; without the stretch its length is that of the change in ψ
+        a, b = (target - shift * solved[0]) / stretch, shift * solved[1] / stretch
         change = learning_rate**2 * _dots([(a, a), (a, b), (b, b)])
         # ‖d‖² = ‖φ‖² + 2 x·Õφ + x·ÕÕᵀx, with x = s x₀ − x₁ and ÕÕᵀx = s ε − Õφ − λ x
         x0, x1 = solved
@@ -139,6 +157,8 @@ class Spring(MinSR):
         damping: λ added to Õ Õᵀ; it grows by itself where rounding makes the matrix indefinite.
         max_change: bound on the Fubini–Study length of a step, lr √(φᵀ S φ); null for none.
         max_norm: bound on the Euclidean length of a step, lr ‖φ‖; null for none.
+        energy_shift: σ in hartree: determinants weigh H_DD − E + σ times as much, the diagonal of the energy's Hessian,
+            and lr = 1 is about a Newton step; null for the plain Fubini–Study metric.
         max_samples: determinants in the solve; of more, those that matter most and a weighted draw of the others.
         max_bytes: bound on what one pass over the layers holds, in bytes.
     """
@@ -151,10 +171,11 @@ class Spring(MinSR):
         damping: float = 1e-3,
         max_change: float | None = 0.1,
         max_norm: float | None = None,
+        energy_shift: float | None = None,
         max_samples: int = 4096,
         max_bytes: int = 2**30,
     ) -> None:
-        super().__init__(damping, max_change, max_norm, max_samples, max_bytes)
+        super().__init__(damping, max_change, max_norm, energy_shift, max_samples, max_bytes)
         if not 0 <= momentum < 1:
             raise UserError(f"model.direction.momentum is {momentum}, expected 0 ≤ momentum < 1")
         self.momentum = momentum

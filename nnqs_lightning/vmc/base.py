@@ -24,6 +24,8 @@ class LocalEnergies:
     """True if Σ weights · values is a Rayleigh quotient, and so never below the ground state."""
     stats: dict[str, float] = field(default_factory=dict)
     """``local_energy/quantity`` figures for the log."""
+    diagonal: Tensor | None = None
+    """float64 [N], ⟨D|H|D⟩ in hartree, for directions that weigh determinants by it."""
 
 
 class LocalEnergy(ABC):

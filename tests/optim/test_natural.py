@@ -46,6 +46,24 @@ def test_minsr_solves_the_damped_normal_equations(shared, width):
     assert stats["direction/trust"] == 1
 
 
+@pytest.mark.parametrize(("shared", "width"), CASES)
+def test_energy_metric_weighs_determinants_by_the_diagonal_of_the_hessian(shared, width):
+    sector, matrix = dense_hamiltonian("lih")
+    ansatz = ToyAnsatz(sector, shared=shared, width=width)
+    sample = full_sample(ansatz, 80)
+    energies = subspace_energies(matrix[:80, :80], sample)
+    direction = MinSR(max_change=None, energy_shift=0.5)
+    coefficients, stats = direction.coefficients(ansatz, sample, energies, 0.1)
+    _, found = gradient_of(ansatz, sample, coefficients)
+    rows, residual = reference(ansatz, sample, energies)
+    mean = (energies.weights * energies.values.real).sum()
+    metric = ((matrix.diagonal()[:80] - mean).clamp(min=0) + 0.5).repeat(2)
+    hessian = rows.t() @ (metric[:, None] * rows) + 1e-3 * torch.eye(rows.shape[1], dtype=rows.dtype)
+    expected = torch.linalg.solve(hessian, rows.t() @ residual)
+    torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-10)
+    assert stats["direction/change"] == pytest.approx(0.1 * (rows @ expected).norm().item(), rel=1e-6)
+
+
 @pytest.mark.parametrize(("bound", "key"), [("max_change", "direction/change"), ("max_norm", "direction/norm")])
 def test_bounds_shorten_the_step_and_keep_its_direction(bound, key):
     sector, matrix = dense_hamiltonian("lih")
@@ -195,7 +213,7 @@ def test_largest_step_is_the_largest(quadratic):
     assert s == pytest.approx(expected.item(), abs=2e-5)
 
 
-@pytest.mark.parametrize("option", [{"damping": 0}, {"max_change": -1}, {"max_samples": 0}])
+@pytest.mark.parametrize("option", [{"damping": 0}, {"max_change": -1}, {"energy_shift": 0}, {"max_samples": 0}])
 def test_impossible_options_are_refused(option):
     with pytest.raises(UserError, match=next(iter(option))):
         MinSR(**option)

@@ -5,40 +5,47 @@ from pathlib import Path
 
 import pytest
 import torch
-from ranks import N
+from ranks import CASES, SIZES, N
 
 SCRIPT = Path(__file__).with_name("ranks.py")
 
 
-def results(folder, size, width, kind):
-    command = [sys.executable, str(SCRIPT), str(folder)]
+@pytest.fixture(scope="module")
+def steps(tmp_path_factory):
+    """(size, case) → the results of every rank."""
+    folder = tmp_path_factory.mktemp("ranks")
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     processes = [
-        subprocess.Popen([*command, str(rank), str(size), str(width), kind], env=environment) for rank in range(size)
+        subprocess.Popen([sys.executable, str(SCRIPT), str(folder), str(rank)], env=environment)
+        for rank in range(max(SIZES))
     ]
-    assert [process.wait(timeout=120) for process in processes] == [0] * size
-    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(size)]
+    assert [process.wait(timeout=300) for process in processes] == [0] * max(SIZES)
+    found = {}
+    for size in SIZES:
+        files = [torch.load(folder / f"{rank}_of_{size}.pt", weights_only=False) for rank in range(size)]
+        found.update({(size, case): [file[case] for file in files] for case in CASES})
+    return found
+
+
+def merged(parts, key):
+    whole = torch.zeros(N, dtype=torch.complex128)
+    for part in parts:
+        whole[part["own"]] = part[key]
+    return whole
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("width", "kind"), [(40, "separate"), (40, "shared"), (3, "shared")])
-def test_any_number_of_ranks_gives_the_same_step(tmp_path, width, kind):
-    """In the space of samples (wide) and of parameters (narrow); the last of four ranks has no determinants."""
-    steps = {}
-    for size in (1, 2, 4):
-        folder = tmp_path / str(size)
-        folder.mkdir()
-        parts = results(folder, size, width, kind)
-        merged = {key: torch.zeros(N, dtype=torch.complex128) for key in ("minsr", "spring")}
-        for part in parts:
-            for key, values in merged.items():
-                values[part["own"]] = part[key]
-            assert part["stats"] == pytest.approx(parts[0]["stats"], rel=1e-12)
-            assert part["energy"] == parts[0]["energy"]
-        steps[size] = {**merged, "gradient": parts[0]["gradient"], "energy": parts[0]["energy"]}
-    for size in (2, 4):
-        for key in ("minsr", "spring", "gradient"):
-            scale = steps[1][key].abs().max()
-            torch.testing.assert_close(steps[size][key] / scale, steps[1][key] / scale, rtol=0, atol=1e-10)
-        assert steps[size]["energy"].mean == pytest.approx(steps[1]["energy"].mean, rel=1e-13)
-        assert steps[size]["energy"].variance == pytest.approx(steps[1]["energy"].variance, rel=1e-12)
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("size", SIZES[1:])
+def test_any_number_of_ranks_gives_the_same_step(steps, size, case):
+    """The last of four ranks has no determinants."""
+    alone, parts = steps[1, case], steps[size, case]
+    for found, expected in [
+        *[(merged(parts, key), merged(alone, key)) for key in ("minsr", "spring")],
+        (parts[0]["gradient"], alone[0]["gradient"]),
+    ]:
+        torch.testing.assert_close(found / expected.abs().max(), expected / expected.abs().max(), rtol=0, atol=1e-10)
+    for part in parts:
+        assert part["stats"] == pytest.approx(alone[0]["stats"], rel=1e-9)
+        assert part["energy"].mean == pytest.approx(alone[0]["energy"].mean, rel=1e-13)
+        assert part["energy"].variance == pytest.approx(alone[0]["energy"].variance, rel=1e-12)

@@ -78,7 +78,9 @@ def full_sample(ansatz: Ansatz, n: int | None = None) -> SampleBatch:
 def subspace_energies(matrix: Tensor, sample: SampleBatch) -> LocalEnergies:
     """(Hψ)/ψ within the sample, ``matrix`` being H in the same determinants."""
     psi = torch.exp(sample.log_psi - sample.log_psi.real.max())
-    return LocalEnergies((matrix.to(psi.dtype) @ psi) / psi, sample.weights, variational=True)
+    return LocalEnergies(
+        (matrix.to(psi.dtype) @ psi) / psi, sample.weights, variational=True, diagonal=matrix.diagonal().clone()
+    )
 
 
 def dense_scores(ansatz: Ansatz, determinants: Tensor) -> Tensor:

@@ -60,6 +60,7 @@ class ExactLocalEnergy(LocalEnergy):
             weights=sample.weights,
             variational=is_whole,
             stats={"local_energy/connected": float(n_states), "local_energy/evaluated": float(cache.n_evaluated)},
+            diagonal=hamiltonian.diagonal(sample.determinants),
         )
 
     def rows_at_once(self, hamiltonian: MolecularHamiltonian) -> int:

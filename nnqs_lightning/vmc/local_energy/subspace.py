@@ -50,6 +50,7 @@ class SubspaceLocalEnergy(LocalEnergy):
             weights=born_weights(sample.log_psi) if variational else sample.weights,
             variational=variational,
             stats={"local_energy/set_size": float(len(determinants))},
+            diagonal=hamiltonian.diagonal(sample.determinants),
         )
 
 
