@@ -155,8 +155,6 @@ class MolecularHamiltonian:
         wanted = np.arange(len(self.words(determinants))) if rows is None else rows.cpu().numpy()
         subspace = Subspace(self.sector, self.tables, self.n_connected, determinants.cpu(), wanted)
         logs = log_psi.detach().to("cpu", torch.complex128).contiguous().numpy()
-        if strategy is Strategy.auto:
-            strategy = Strategy.string_groups
         return torch.from_numpy(subspace.local_energies(logs, strategy)).to(determinants.device)
 
     def words(self, determinants: Tensor) -> NDArray[np.uint64]:

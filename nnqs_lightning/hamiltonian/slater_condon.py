@@ -30,6 +30,8 @@ class Tables(NamedTuple):
     """[n, n, n], (pq|rr)"""
     direct: Array
     """[n, n, n], (pq|rr) − (pr|rq)"""
+    same_spin: Array
+    """[n (n − 1) / 2, …], (ia|jb) − (ib|ja) at row j (j − 1) / 2 + i and column b (b − 1) / 2 + a, i < j, a < b."""
     e_core: float
 
 
@@ -39,7 +41,10 @@ def tables(integrals: MolecularIntegrals) -> Tables:
     coulomb = np.ascontiguousarray(np.einsum("pqrr->pqr", eri))
     exchange = np.einsum("prrq->pqr", eri)
     h1e = np.array(integrals.h1e, dtype=np.float64, order="C")
-    return Tables(h1e, eri, coulomb, np.ascontiguousarray(coulomb - exchange), float(integrals.e_core))
+    high, low = np.tril_indices(len(h1e), -1)
+    i, j, a, b = low[:, None], high[:, None], low[None, :], high[None, :]
+    same_spin = eri[i, a, j, b] - eri[i, b, j, a]
+    return Tables(h1e, eri, coulomb, np.ascontiguousarray(coulomb - exchange), same_spin, float(integrals.e_core))
 
 
 @jit
@@ -122,21 +127,24 @@ def single_element(i, a, same, n_same, other, n_other, tables):
 
 
 @jit
+def string_energy(occupied, tables):
+    """Energy of the electrons of one spin, the other spin and e_core left out."""
+    value = 0.0
+    for k in range(occupied.shape[0]):
+        p = occupied[k]
+        value += tables.h1e[p, p]
+        for l in range(k):
+            value += tables.direct[p, p, occupied[l]]
+    return value
+
+
+@jit
 def diagonal_element(alpha, n_alpha, beta, n_beta, tables):
     """⟨D|H|D⟩ from the occupied orbitals of D."""
-    value = tables.e_core
+    value = tables.e_core + string_energy(alpha[:n_alpha], tables) + string_energy(beta[:n_beta], tables)
     for k in range(n_alpha):
-        p = alpha[k]
-        value += tables.h1e[p, p]
-        for l in range(k):
-            value += tables.direct[p, p, alpha[l]]
         for l in range(n_beta):
-            value += tables.coulomb[p, p, beta[l]]
-    for k in range(n_beta):
-        p = beta[k]
-        value += tables.h1e[p, p]
-        for l in range(k):
-            value += tables.direct[p, p, beta[l]]
+            value += tables.coulomb[alpha[k], alpha[k], beta[l]]
     return value
 
 
@@ -168,19 +176,50 @@ def same_spin_double(source, target, tables, holes, particles):
 
 
 @jit
-def string_element(source, occupied, target, bits, tables, orbitals):
-    """Element between two strings of one spin that differ in ``bits`` (2 or 4) bits, the other spin left out.
+def count_below(string, ranks):
+    """``ranks[p]`` = number of electrons of ``string`` in orbitals below p."""
+    electrons = 0
+    for p in range(ranks.shape[0]):
+        ranks[p] = electrons
+        electrons += (string[p >> 6] >> np.uint64(p & 63)) & ONE
 
-    ``occupied``: orbitals of ``source``; ``orbitals``: int64 scratch [2, 2].
+
+@jit
+def rank_sign(ranks, i, a):
+    """:func:`single_sign` from the ranks of a string; + where an electron stays."""
+    between = ranks[a] - ranks[i] - 1 if a > i else ranks[i] - ranks[a]
+    return 1.0 - 2.0 * (between & 1)
+
+
+@jit
+def string_element(words, s, t, bits, occupied, ranks, tables):
+    """Element between strings s and t of one spin that differ in ``bits`` (0, 2 or 4) bits, the other spin left out.
+
+    ``words`` [n, W], ``occupied`` [n, n_electrons], ``ranks``: :func:`count_below` of string s.
     """
-    if bits == 4:
-        return same_spin_double(source, target, tables, orbitals[0], orbitals[1])
-    moves(source, target, orbitals[0], orbitals[1])
-    i, a = orbitals[0, 0], orbitals[1, 0]
-    value = tables.h1e[i, a]
-    for k in range(occupied.shape[0]):
-        value += tables.direct[i, a, occupied[k]]
-    return single_sign(source, i, a) * value
+    if bits == 0:
+        return string_energy(occupied[s], tables)
+    i, j, a, b = -1, -1, -1, -1
+    for w in range(words.shape[1]):
+        lost = words[s, w] & ~words[t, w]
+        while lost:
+            i, j = j, 64 * w + lowest_bit(lost)
+            lost &= lost - ONE
+        gained = words[t, w] & ~words[s, w]
+        while gained:
+            a, b = b, 64 * w + lowest_bit(gained)
+            gained &= gained - ONE
+    if bits == 2:
+        value = tables.h1e[j, b]
+        for k in range(occupied.shape[1]):
+            value += tables.direct[j, b, occupied[s, k]]
+        return rank_sign(ranks, j, b) * value
+    # i < j and a < b; the second move sees the first one's electron gone from i and come to a.
+    low, high = min(j, b), max(j, b)
+    sign = rank_sign(ranks, i, a) * rank_sign(ranks, j, b)
+    if (low < i < high) != (low < a < high):
+        sign = -sign
+    return sign * tables.same_spin[(j * (j - 1) >> 1) + i, (b * (b - 1) >> 1) + a]
 
 
 @jit

@@ -1,7 +1,8 @@
-"""Ways to sum H ψ over a set of determinants."""
+"""Ways to sum H ψ over a set of determinants, and what each is expected to cost."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 
 
@@ -15,6 +16,41 @@ class Strategy(str, Enum):
     string_groups = "string_groups"
     """Groups of determinants that share a spin string: visits members of the set alone."""
     hash = "hash"
-    """Every connected state, looked up in a hash table: sets without common strings."""
+    """Every connected state, looked up in a hash table: large sets with few common strings."""
     pair_scan = "pair_scan"
-    """Every pair of the set: the oracle, and the fastest for the smallest sets."""
+    """Every pair of the set: the oracle, and no slower than others on the smallest sets."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """Operations that each strategy would need; what the cost model weighs."""
+
+    products: float
+    """Multiply–adds in matrix products (string_factored); infinite where the table of ψ would not fit."""
+    gathered: float
+    """Links followed into those products."""
+    visits: float
+    """Linked sources or targets visited by string_groups."""
+    group_pairs: float
+    """Pairs within groups that share a string."""
+    connected: float
+    """Connected states enumerated and looked up by hash."""
+    pairs: float
+    """All pairs of a wanted row and a member of the set."""
+    strings: float
+    """Strings whose excitations are looked up, times their number."""
+
+    def seconds(self) -> dict[Strategy, float]:
+        """Expected seconds on one core of 2020s hardware. Only their ratios matter for the choice."""
+        links = 5e-8 * self.strings
+        return {
+            Strategy.string_factored: links + 6e-11 * self.products + 2e-9 * self.gathered,
+            Strategy.string_groups: links + 1.8e-9 * self.visits + 3e-9 * self.group_pairs,
+            Strategy.hash: 5e-8 * self.connected,
+            Strategy.pair_scan: 1.5e-9 * self.pairs,
+        }
+
+    def cheapest(self) -> Strategy:
+        """The strategy with the lowest expected cost."""
+        costs = self.seconds()
+        return min(costs, key=lambda strategy: costs[strategy])

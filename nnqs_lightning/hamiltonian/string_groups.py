@@ -4,8 +4,8 @@ H moves electrons of one spin, and then both determinants are in one group of th
 and then their α strings are singly linked and so are their β strings. So only members of the set are ever visited;
 none of the (usually many more) connected determinants outside it is built or looked up.
 
-A single excitation of one spin also feels the mean field of the other spin's electrons. That part is a pair of links
-of which one leads from a string to itself, and is summed with the pairs.
+The mean field of the other spin's electrons belongs to the two-spin part: a pair of links of which one (or both, on the
+diagonal) leads from a string to itself.
 """
 
 # Kernels take what numba infers.
@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from nnqs_lightning.fock.compiled import jit, popcount
-from nnqs_lightning.hamiltonian.slater_condon import string_element
+from nnqs_lightning.hamiltonian.slater_condon import count_below, string_element
 
 
 @jit
@@ -51,17 +51,16 @@ def scanned_rows(start, stop, targets, sources, words, occupied, source_words, t
     largest = np.max(np.diff(sources.offsets)) + 1
     bits = np.empty(largest, dtype=np.int64)
     near = np.empty(largest, dtype=np.int64)
-    orbitals = np.empty((2, 2), dtype=np.int64)
+    ranks = np.empty(tables.h1e.shape[0], dtype=np.int64)
     for g in range(start, stop):
         first, last = sources.offsets[g], sources.offsets[g + 1]
         for k in range(targets.offsets[g], targets.offsets[g + 1]):
             string = targets.other[k]
+            count_below(words[string], ranks)
             count = near_strings(words, string, source_words, first, last, bits, near)
             real, imaginary = 0.0, 0.0
             for t in near[:count]:
-                element = string_element(
-                    words[string], occupied[string], words[sources.other[t]], bits[t - first], tables, orbitals
-                )
+                element = string_element(words, string, sources.other[t], bits[t - first], occupied, ranks, tables)
                 real += element * psi[t, 0]
                 imaginary += element * psi[t, 1]
             sums[k, 0] += real
@@ -70,7 +69,7 @@ def scanned_rows(start, stop, targets, sources, words, occupied, source_words, t
 
 @jit
 def near_strings(words, string, source_words, start, stop, bits, near):
-    """Write the t of start … stop − 1 whose string is one or two electrons away from ``words[string]``.
+    """Write the t of start … stop − 1 whose string is within two electrons of ``words[string]``.
 
     ``bits`` gets the differing bits of each. Word-major storage and a pass of its own let the compiler use vectors.
     """
@@ -84,13 +83,13 @@ def near_strings(words, string, source_words, start, stop, bits, near):
     count = 0
     for t in range(n):
         near[count] = start + t
-        count += bits[t] == 2 or bits[t] == 4
+        count += bits[t] <= 4
     return count
 
 
 @jit
 def linked_rows(start, stop, targets, sources, alpha_links, beta_links, alpha, beta, link_sums, pairs, psi, sums):
-    """Add the two-spin part of Σ H_DD' ψ(D') for a block of α groups, the diagonal excepted.
+    """Add the two-spin part of Σ H_DD' ψ(D') for a block of α groups.
 
     Args:
         targets: α groups of the D; ``sums`` [M, 2] follows their order.
@@ -157,7 +156,7 @@ def from_sources(g, targets, sources, alpha_links, beta_links, beta, pairs, mean
                     sums[k, 0] += element * real
                     sums[k, 1] += element * imaginary
             k = place[string]
-            if k >= 0 and not itself:
+            if k >= 0:
                 element = coulomb(beta[string], integrals)
                 sums[k, 0] += element * real
                 sums[k, 1] += element * imaginary
@@ -187,7 +186,7 @@ def from_targets(g, targets, sources, alpha_links, beta_links, beta, pairs, mean
                 if n < beta_links.target.shape[0]:
                     element = sign * beta_links.sign[n] * integrals[beta_links.pair[n]]
                 else:
-                    element = 0.0 if itself else sign * coulomb(beta[string], integrals)
+                    element = sign * coulomb(beta[string], integrals)
                 sums[k, 0] += element * psi[t, 0]
                 sums[k, 1] += element * psi[t, 1]
         for n in range(beta_links.offsets[string], beta_links.offsets[string + 1]):

@@ -15,6 +15,7 @@ from nnqs_lightning.fock.compiled import jit, map_rows, popcount
 from nnqs_lightning.fock.lookup import DeterminantTable, find_slot
 from nnqs_lightning.hamiltonian.slater_condon import (
     Tables,
+    count_below,
     empty_orbitals,
     occupied_orbitals,
     single_sign,
@@ -58,7 +59,7 @@ class Groups(NamedTuple):
     """[n_shared + 1]: group g is ``offsets[g] : offsets[g + 1]``."""
     order: Indices
     """[N]: position in the set."""
-    other: NDArray[np.int32]
+    other: NDArray[np.uint32]
     """[N]: number of the other spin's string."""
 
 
@@ -66,7 +67,7 @@ def group(shared: SpinStrings, other: SpinStrings, rows: Indices) -> Groups:
     """Groups of the determinants at positions ``rows`` of a set."""
     order = rows[np.argsort(shared.number[rows] * len(other) + other.number[rows], kind="stable")]
     offsets = np.searchsorted(shared.number[order], np.arange(len(shared) + 1))
-    return Groups(offsets, order, other.number[order].astype(np.int32))
+    return Groups(offsets, order, other.number[order].astype(np.uint32))
 
 
 class Links(NamedTuple):
@@ -74,12 +75,17 @@ class Links(NamedTuple):
 
     offsets: Indices
     """[n + 1]: the excitations of string s are ``offsets[s] : offsets[s + 1]``."""
-    target: NDArray[np.int32]
+    target: NDArray[np.uint32]
     """[L]: number of the excited string."""
-    pair: NDArray[np.int32]
+    pair: NDArray[np.uint32]
     """[L]: n_orb · i + a for the excitation i → a."""
     sign: NDArray[np.float64]
     """[L]: sign of a†_a a_i."""
+
+    def sum_over_targets(self, values: NDArray[np.generic]) -> NDArray[np.float64]:
+        """Σ over the links of each string of ``values`` at their targets, [n]."""
+        running = np.concatenate([[0.0], np.cumsum(values[self.target])])
+        return running[self.offsets[1:]] - running[self.offsets[:-1]]
 
 
 def single_links(strings: SpinStrings) -> Links:
@@ -93,8 +99,8 @@ def single_links(strings: SpinStrings) -> Links:
     offsets = np.concatenate([[0], np.cumsum(counts)])
     links = Links(
         offsets,
-        np.empty(offsets[-1], dtype=np.int32),
-        np.empty(offsets[-1], dtype=np.int32),
+        np.empty(offsets[-1], dtype=np.uint32),
+        np.empty(offsets[-1], dtype=np.uint32),
         np.empty(offsets[-1]),
     )
     map_rows(fill_link_rows, n, strings.words, n_orb, targets, links)
@@ -102,7 +108,7 @@ def single_links(strings: SpinStrings) -> Links:
 
 
 def couplings(strings: SpinStrings, tables: Tables) -> NDArray[np.float64]:
-    """Elements of H between strings of one spin, the other spin's electrons left out; [n, n], diagonal zero."""
+    """Elements of H between strings of one spin, the other spin's electrons and e_core left out; [n, n]."""
     elements = np.zeros((len(strings), len(strings)))
     map_rows(coupling_rows, len(strings), strings.words, strings.occupied, tables, elements)
     return elements
@@ -118,14 +124,15 @@ def occupied_rows(start, stop, strings, occupied):
 @jit
 def coupling_rows(start, stop, strings, occupied, tables, elements):
     """:func:`couplings` of a block of strings."""
-    orbitals = np.empty((2, 2), dtype=np.int64)
+    ranks = np.empty(tables.h1e.shape[0], dtype=np.int64)
     for s in range(start, stop):
+        count_below(strings[s], ranks)
         for t in range(strings.shape[0]):
             bits = 0
             for w in range(strings.shape[1]):
                 bits += popcount(strings[s, w] ^ strings[t, w])
-            if bits == 2 or bits == 4:
-                elements[s, t] = string_element(strings[s], occupied[s], strings[t], bits, tables, orbitals)
+            if bits <= 4:
+                elements[s, t] = string_element(strings, s, t, bits, occupied, ranks, tables)
 
 
 @jit
@@ -135,12 +142,13 @@ def find_single_rows(start, stop, strings, n_orb, held, slots, targets, counts):
     empty = np.empty(n_orb, dtype=np.int64)
     excited = np.empty(strings.shape[1], dtype=np.uint64)
     for s in range(start, stop):
-        n_occupied = occupied_orbitals(strings[s], occupied)
-        n_empty = empty_orbitals(strings[s], n_orb, empty)
+        string = strings[s]
+        n_occupied = occupied_orbitals(string, occupied)
+        n_empty = empty_orbitals(string, n_orb, empty)
         counts[s] = 0
         for k in range(n_occupied):
             for l in range(n_empty):
-                write_excited(strings[s], excited, occupied[k], empty[l])
+                write_excited(string, excited, occupied[k], empty[l])
                 target = slots[find_slot(excited, held, slots)]
                 targets[s, k * n_empty + l] = target
                 counts[s] += target >= 0

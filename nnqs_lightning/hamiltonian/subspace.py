@@ -8,19 +8,24 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from nnqs_lightning.chem.integrals import Array
 from nnqs_lightning.errors import UserError
 from nnqs_lightning.fock import Sector
 from nnqs_lightning.fock.compiled import map_rows
 from nnqs_lightning.fock.lookup import DeterminantTable, as_words
 from nnqs_lightning.hamiltonian.hash_search import hash_rows, quotient_rows
 from nnqs_lightning.hamiltonian.pair_scan import pair_rows
-from nnqs_lightning.hamiltonian.slater_condon import Tables, diagonal_rows
-from nnqs_lightning.hamiltonian.strategy import Strategy
+from nnqs_lightning.hamiltonian.slater_condon import Tables
+from nnqs_lightning.hamiltonian.strategy import Strategy, Work
+from nnqs_lightning.hamiltonian.string_factored import factored_rows, one_spin_products, packed_pairs
 from nnqs_lightning.hamiltonian.string_groups import coupled_rows, linked_rows, scanned_rows
 from nnqs_lightning.hamiltonian.strings import Groups, Links, SpinStrings, couplings, group, single_links
 
 LOG_TINY = -300.0
 """Below e^LOG_TINY of the largest, amplitudes are divided as differences of logarithms: they may underflow."""
+
+MAX_TABLE_BYTES = 1 << 28
+"""Largest table of ψ over α × β strings."""
 
 MAX_COUPLED = 2048
 """Up to so many strings, elements between all pairs of them are kept in a table (32 MiB)."""
@@ -70,6 +75,12 @@ class Subspace:
         alpha, beta = self.strings
         return single_links(alpha), single_links(beta)
 
+    @cached_property
+    def couplings(self) -> tuple[Array, Array]:
+        """Elements between all α strings and between all β strings."""
+        alpha, beta = self.strings
+        return couplings(alpha, self.tables), couplings(beta, self.tables)
+
     def groups(self, shared: int, rows: NDArray[np.int64]) -> Groups:
         """Determinants at ``rows`` by their string of spin ``shared``."""
         return group(self.strings[shared], self.strings[1 - shared], rows)
@@ -94,20 +105,61 @@ class Subspace:
 
     def contract(self, psi: NDArray[np.complex128], strategy: Strategy) -> NDArray[np.complex128]:
         """Σ_D' H_DD' ψ(D') of the wanted rows, complex [M]."""
+        if strategy is Strategy.auto:
+            strategy = self.work().cheapest()
         parts = np.ascontiguousarray(psi).view(np.float64).reshape(-1, 2)
         contract = {
-            Strategy.auto: self._by_groups,
-            Strategy.string_factored: self._by_groups,
+            Strategy.string_factored: self._by_factors,
             Strategy.string_groups: self._by_groups,
             Strategy.hash: self._by_hash,
             Strategy.pair_scan: self._by_pairs,
         }[strategy]
         return contract(parts).view(np.complex128)[:, 0]
 
+    def work(self) -> Work:
+        """What each strategy would have to do."""
+        alpha, beta = self.strings
+        n_rows, n_orb = len(self.rows), self.sector.n_orb
+        alpha_links, beta_links = (np.diff(links.offsets) for links in self.links)
+        counts = np.bincount(alpha.number, minlength=len(alpha))
+        targets = np.bincount(alpha.number[self.rows], minlength=len(alpha))
+        beta_counts = np.bincount(beta.number, minlength=len(beta))
+        beta_targets = np.bincount(beta.number[self.rows], minlength=len(beta))
+        link_sums = np.bincount(alpha.number, weights=beta_links[beta.number], minlength=len(alpha))
+        reached = self.links[0].sum_over_targets(link_sums), self.links[0].sum_over_targets(counts)
+        visits = np.where(targets > 0, np.minimum(reached[0], targets * reached[1]), 0).sum()
+        size = len(alpha) * len(beta)
+        n_pairs = n_orb * (n_orb + 1) // 2
+        per_group = n_pairs * (alpha_links + alpha.n_electrons) * 2.0 * len(beta)
+        products = per_group[targets > 0].sum() + 2.0 * size * (len(alpha) + len(beta))
+        fits = 16 * size <= MAX_TABLE_BYTES and max(len(alpha), len(beta)) <= MAX_COUPLED
+        return Work(
+            products=float(products) if fits else np.inf,
+            gathered=float(n_rows * (beta_links.mean() + beta.n_electrons)),
+            visits=float(visits),
+            group_pairs=float(targets @ counts + beta_targets @ beta_counts),
+            connected=float(n_rows * self.n_connected),
+            pairs=float(n_rows * len(self.words)),
+            strings=float(sum(len(s) * s.n_electrons * (n_orb - s.n_electrons) for s in (alpha, beta))),
+        )
+
+    def _by_factors(self, psi: Parts) -> Parts:
+        alpha, beta = self.strings
+        targets = self.groups(0, self.rows)
+        table = np.zeros((2, len(alpha), len(beta)))
+        table[:, alpha.number, beta.number] = psi.T
+        result = np.zeros((len(self.rows), 2))
+        map_rows(
+            factored_rows, len(alpha), targets, *self.links, alpha.occupied, beta.occupied,
+            packed_pairs(self.tables.eri), table, result,
+        )  # fmt: skip
+        one_spin = one_spin_products(table, *self.couplings)
+        sums = one_spin[:, alpha.number[self.rows], beta.number[self.rows]].T + self.tables.e_core * psi[self.rows]
+        sums[self._place(targets)] += result
+        return np.ascontiguousarray(sums)
+
     def _by_groups(self, psi: Parts) -> Parts:
-        diagonal = np.empty(len(self.rows))
-        map_rows(diagonal_rows, len(self.rows), self.words[self.rows], self.tables, diagonal)
-        sums = diagonal[:, None] * psi[self.rows]
+        sums = self.tables.e_core * psi[self.rows]
         everything = np.arange(len(self.words))
         for shared in (0, 1):
             sources, targets = self.groups(shared, everything), self.groups(shared, self.rows)
@@ -122,7 +174,7 @@ class Subspace:
         strings = self.strings[1 - shared]
         n_groups = len(self.strings[shared])
         if len(strings) <= MAX_COUPLED:
-            map_rows(coupled_rows, n_groups, targets, sources, couplings(strings, self.tables), psi, sums)
+            map_rows(coupled_rows, n_groups, targets, sources, self.couplings[1 - shared], psi, sums)
         else:
             source_words = np.ascontiguousarray(strings.words[sources.other].T)
             map_rows(
