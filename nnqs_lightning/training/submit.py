@@ -79,15 +79,7 @@ def script(resources: Resources, settings: dict[str, str], defaults: Sequence[st
 
 def main(arguments: Sequence[str]) -> None:
     """Entry of the subcommand; ``arguments`` are those after ``submit``."""
-    try:
-        _submit(*_parser().parse_known_args(list(arguments)))
-    except UserError as error:
-        sys.exit(_fail(str(error)))
-
-
-def _fail(message: str) -> int:
-    print(f"error: {message}", file=sys.stderr)
-    return 2
+    _submit(*_parser().parse_known_args(list(arguments)))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from nnqs_lightning.errors import UserError
 from nnqs_lightning.training import submit
 from nnqs_lightning.training.checkpoint_store import STATE, CheckpointStore
 
@@ -20,13 +21,11 @@ def dry_run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().out
 
 
-def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    with pytest.raises(SystemExit) as stop:
+def refusal(*arguments: str) -> str:
+    with pytest.raises(UserError) as refused:
         submit.main(["--dry-run", "--skip-config-check", *arguments])
-    assert stop.value.code == 2
-    message = capsys.readouterr().err
-    assert message.count("\n") == 1
-    return message
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
 
 
 def test_the_header_asks_for_what_was_asked(tmp_path: Path, monkeypatch, capsys) -> None:
@@ -76,8 +75,8 @@ def test_arguments_survive_the_shell(tmp_path: Path, monkeypatch, capsys) -> Non
         (["--env", "nowhere.sh"], "--env nowhere.sh does not exist"),
     ],
 )
-def test_what_would_fail_is_refused_with_the_option_to_change(capsys, arguments: list[str], message: str) -> None:
-    assert message in refusal(capsys, *arguments)
+def test_what_would_fail_is_refused_with_the_option_to_change(arguments: list[str], message: str) -> None:
+    assert message in refusal(*arguments)
 
 
 def test_the_warning_must_come_earlier_than_a_save_takes(tmp_path: Path, capsys) -> None:
@@ -95,16 +94,14 @@ def test_the_warning_must_come_earlier_than_a_save_takes(tmp_path: Path, capsys)
         strategy="",
         versions={},
     )
-    assert "set it to 280 or more" in refusal(capsys, "--run-dir", str(tmp_path))
+    assert "set it to 280 or more" in refusal("--run-dir", str(tmp_path))
     assert "continues at step 40" in dry_run(capsys, "--run-dir", str(tmp_path), "--lead", "280")
 
 
-def test_without_sbatch_it_says_where_to_go(tmp_path: Path, monkeypatch, capsys) -> None:
+def test_without_sbatch_it_says_where_to_go(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SystemExit) as stop:
+    with pytest.raises(UserError, match="sbatch is not on PATH"):
         submit.main(["--skip-config-check", "--run-dir", str(tmp_path / "run")])
-    assert stop.value.code == 2
-    assert "sbatch is not on PATH" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
