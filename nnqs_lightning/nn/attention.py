@@ -78,7 +78,8 @@ class CausalSelfAttention(nn.Module):
     def _attend(self, q: Tensor, positional: PositionalScheme, positions: Tensor, cache: KeyValueCache) -> Tensor:
         """The newest token's query over the rows of the cache as they lie: [N, H, 1, d_head] → [N, 1, d_model]."""
         scores = cache.scores(self.layer, q * self.d_head**-0.5)
-        bias = positional.bias(q, q, positions[-1:], positions)
+        # No keys at all, so that a scheme that reads them without being contextual fails instead of misreading.
+        bias = positional.bias(q, q[:, :, :0], positions[-1:], positions)
         if bias is not None:
             scores += bias
         return cache.mix(self.layer, self.softmax(scores))

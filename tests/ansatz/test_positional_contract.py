@@ -280,6 +280,15 @@ def test_every_scheme_says_how_it_extends_and_does(name, make_integrals):
 
 
 @each_scheme
+def test_only_contextual_schemes_read_keys(name):
+    scheme, places = build_scheme(name, "shared"), torch.arange(L)
+    q, k = torch.randn(2, 2, N_HEADS, L, D_HEAD, dtype=torch.float64)
+    biases = [scheme.bias(q, keys, places, places) for keys in (k, 2 * k)]
+    if biases[0] is not None:
+        assert torch.equal(*biases) is not scheme.contextual
+
+
+@each_scheme
 def test_hooks_keep_the_dtype(name):
     scheme = build_scheme(name, "shared").float()
     places = torch.arange(L)

@@ -109,7 +109,8 @@ class PositionalScheme(nn.Module, ABC):
     def bias(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor | None:
         """Additive attention bias, [H, Tq, Tk] or (contextual schemes) [N, H, Tq, Tk]; None for zero.
 
-        ``q`` and ``k`` are the rotated queries and keys; ``k`` means nothing to schemes that are not contextual.
+        ``q`` and ``k`` are the rotated queries and keys; a cached step hands no keys to schemes that
+        are not contextual.
         """
         return None
 
