@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from nnqs_lightning.ansatz import Ansatz, TransformerAnsatz
+from nnqs_lightning.ansatz.orbital_context import orbital_pairs
 from nnqs_lightning.chem import MolecularIntegrals
 from nnqs_lightning.fock import SampleBatch
 from nnqs_lightning.nn.attention import CausalSelfAttention
@@ -59,7 +60,7 @@ def positional_bias(scheme: PositionalScheme) -> Tensor | None:
     return None if bias is None else bias.double().reshape(context.n_heads, *bias.shape[-2:])
 
 
-def orbital_pairs(maps: Array, order: Array) -> Array:
+def over_orbitals(maps: Array, order: Array) -> Array:
     """Maps [..., L, L] over (query, key) places → [..., n_orb, n_orb] over the orbitals themselves.
 
     Entry (p, q) belongs to the query that predicts p and the key that carries q's token; NaN where q is decoded
@@ -73,8 +74,8 @@ def orbital_pairs(maps: Array, order: Array) -> Array:
     return pairs
 
 
-def inspect(ansatz: Ansatz, sample: SampleBatch, integrals: MolecularIntegrals) -> dict[str, Any] | None:
-    """``attention`` [layers, H, L, L], ``bias`` [H, L, L] or null, ``order`` [L] and ``pairs`` of orbitals, as lists.
+def inspect(ansatz: Ansatz, sample: SampleBatch) -> dict[str, Any] | None:
+    """``attention`` [layers, H, L, L], ``bias`` [H, L, L] or null, and ``order`` [L], as lists.
 
     None for wave functions that are no transformers.
     """
@@ -85,5 +86,10 @@ def inspect(ansatz: Ansatz, sample: SampleBatch, integrals: MolecularIntegrals) 
         "attention": attention_maps(ansatz, sample).numpy().round(4).tolist(),
         "bias": None if bias is None else bias.numpy().round(4).tolist(),
         "order": ansatz.order.tolist(),
-        "pairs": {"exchange": integrals.exchange.round(6).tolist()},
     }
+
+
+def pair_matrices(integrals: MolecularIntegrals) -> dict[str, Array]:
+    """What the integrals say of pairs of orbitals, [n_orb, n_orb] by name: mutual information, exchange K_pq / Ha."""
+    pairs = orbital_pairs(integrals, torch.arange(integrals.n_orb))
+    return {name: pairs[name].numpy() for name in ("mutual_information", "exchange") if name in pairs}

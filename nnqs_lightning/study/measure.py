@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
+from nnqs_lightning.ansatz import TransformerAnsatz
+from nnqs_lightning.ansatz.loading import load_matching
 from nnqs_lightning.errors import UserError
-from nnqs_lightning.study.design import Cell, merge
+from nnqs_lightning.study.design import Cell
 from nnqs_lightning.study.training import Run, prepare
 
 CHEMICAL_ACCURACY_MHA = 1.6
@@ -25,12 +25,7 @@ def measure(cell: Cell) -> dict[str, Any]:
     figures = _figures(run)
     figures["inspection"] = run.inspection()
     if cell.targets:
-        with tempfile.TemporaryDirectory() as folder:
-            checkpoint = str(Path(folder) / "trained.ckpt")
-            run.save(checkpoint)
-            figures["targets"] = {
-                name: _transfer(config, cell.rng_seed, checkpoint) for name, config in cell.targets.items()
-            }
+        figures["targets"] = {name: _move(run, config, cell.rng_seed) for name, config in cell.targets.items()}
     return figures
 
 
@@ -54,21 +49,35 @@ def _figures(run: Run) -> dict[str, Any]:
     }
 
 
-def _transfer(config: dict[str, Any], rng_seed: int, checkpoint: str) -> dict[str, Any]:
-    """Load, evaluate at once, train on, and train another one from the start."""
-    moved = prepare(merge(config, {"model": {"init_from": checkpoint}}), rng_seed)
-    _, reference = _reference(moved)
-    zero_shot = moved.energy()
+def _move(trained: Run, config: dict[str, Any], rng_seed: int) -> dict[str, Any]:
+    """Load what fits into another system's wave function, evaluate, train on; and train one from the start."""
+    moved, fresh = prepare(config, rng_seed), prepare(config, rng_seed)
+    ansatz = moved.module.ansatz
+    if not isinstance(ansatz, TransformerAnsatz):
+        raise UserError(f"targets need a TransformerAnsatz, {type(ansatz).__name__} cannot start from another system")
+    report = load_matching(ansatz, trained.module.ansatz.state_dict())
+    zero_shot = moved.energy()["mean"] - _reference(moved)[1]
     moved.fit()
-    fresh = prepare(config, rng_seed)
-    untrained = fresh.energy()
     fresh.fit()
+    figures = {"moved": _figures(moved), "fresh": _figures(fresh)}
     return {
-        "zero_shot_mha": 1e3 * (zero_shot["mean"] - reference),
-        "untrained_mha": 1e3 * (untrained["mean"] - reference),
-        "moved": _figures(moved),
-        "fresh": _figures(fresh),
+        "zero_shot_mha": 1e3 * zero_shot,
+        "untrained_mha": figures["fresh"]["trace_mha"][0],
+        "steps_saved": steps_saved(figures["moved"]["trace_mha"], figures["fresh"]["trace_mha"]),
+        "loaded": len(report.loaded),
+        "resized": report.resized,
+        "skipped": report.skipped,
+        **figures,
     }
+
+
+def steps_saved(moved: list[float], fresh: list[float]) -> int | None:
+    """How many of its steps a fresh run could have spared: all but those after which the moved one is as good.
+
+    Entry k of a trace is the error after k steps. None where the moved run never gets there.
+    """
+    there = [step for step, error in enumerate(moved) if error <= fresh[-1]]
+    return len(fresh) - 1 - there[0] if there else None
 
 
 def _reference(run: Run) -> tuple[str, float]:
@@ -81,7 +90,10 @@ def _reference(run: Run) -> tuple[str, float]:
 
 
 def first_below(trace: list[float], threshold: float) -> int | None:
-    """Number of the first step (from 1) from which on a trace stays at or below a threshold; None if it never does."""
-    above = [step for step, error in enumerate(trace, start=1) if not error <= threshold]
-    start = above[-1] + 1 if above else 1
-    return start if start <= len(trace) else None
+    """Steps after which a trace stays at or below a threshold; None if it never does.
+
+    Entry k of a trace is the error after k steps.
+    """
+    above = [step for step, error in enumerate(trace) if not error <= threshold]
+    start = above[-1] + 1 if above else 0
+    return start if start < len(trace) else None

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from nnqs_lightning.study.cells import Result
 from nnqs_lightning.study.design import Cell, Study
-from nnqs_lightning.study.inspection import orbital_pairs
+from nnqs_lightning.study.inspection import over_orbitals
 from nnqs_lightning.study.statistics import Interval
 from nnqs_lightning.study.table import FLOOR_MHA
 
@@ -56,6 +56,28 @@ def error_against_steps(study: Study, results: Results) -> Figure:
     return figure
 
 
+def moved_against_fresh(study: Study, results: Results, target: str) -> Figure:
+    """Error on a target at each step, from loaded parameters (solid) and from the start (dashed); a panel per entry."""
+    entries = list(study.axes[study.compare])
+    n_columns = min(4, len(entries))
+    n_rows = -(-len(entries) // n_columns)
+    figure = Figure(figsize=(2.8 * n_columns, 2.2 * n_rows + 0.5), layout="constrained")
+    grid = list(figure.subplots(n_rows, n_columns, squeeze=False, sharex=True, sharey=True).flat)
+    for axes, entry in zip(grid, entries, strict=False):
+        mine = [r["targets"][target] for cell, r in results if cell.entries[study.compare] == entry and "targets" in r]
+        for start, style in {"moved": "-", "fresh": "--"}.items():
+            for moved in mine:
+                trace = np.maximum(moved[start]["trace_mha"], FLOOR_MHA)
+                axes.semilogy(trace, style, color="C0" if start == "moved" else "grey", linewidth=0.8)
+        axes.set_title(entry, fontsize=8)
+    for axes in grid[len(entries) :]:
+        axes.remove()
+    figure.suptitle(f"{target}: trained on from loaded parameters (solid) and from the start (dashed)", fontsize=10)
+    figure.supxlabel("step")
+    figure.supylabel("error / mHa")
+    return figure
+
+
 def rank_diagram(study: Study, ranks: list[Interval]) -> Figure:
     """Mean rank of each entry with its 95 % interval, the best on top."""
     entries = list(study.axes[study.compare])
@@ -75,25 +97,22 @@ def rank_diagram(study: Study, ranks: list[Interval]) -> Figure:
     return figure
 
 
-def attention_beside_pairs(study: Study, results: Results, title: str) -> Figure | None:
+def attention_beside_pairs(study: Study, results: Results, title: str, pairs: dict[str, Array]) -> Figure | None:
     """Mean attention (layers, heads, seeds) of every entry beside the exchange integrals and the mutual information.
 
     Args:
         study: the plan.
         results: cells of one stratum.
         title: its name.
+        pairs: matrices of the orbitals' integrals to draw before the maps.
     """
     seen = [(cell, r["inspection"]) for cell, r in results if r.get("inspection")]
     if not seen:
         return None
-    matrices = {
-        name: np.array(seen[0][1]["pairs"][key])
-        for key, name in {"mutual_information": "mutual information", "exchange": "K_pq"}.items()
-        if key in seen[0][1]["pairs"]
-    }
+    matrices = {name.replace("_", " "): matrix for name, matrix in pairs.items()}
     for entry in study.axes[study.compare]:
         maps = [
-            orbital_pairs(np.array(i["attention"]), np.array(i["order"])).mean(axis=(0, 1))
+            over_orbitals(np.array(i["attention"]), np.array(i["order"])).mean(axis=(0, 1))
             for cell, i in seen
             if cell.entries[study.compare] == entry
         ]
@@ -120,13 +139,14 @@ def draw_matrix(axes: Axes, matrix: Array, name: str) -> None:
     axes.tick_params(labelsize=6)
 
 
-def bias_against_exchange(study: Study, results: Results, title: str) -> Figure | None:
+def bias_against_exchange(study: Study, results: Results, title: str, exchange: Array) -> Figure | None:
     """Positional bias of each pair of orbitals against its exchange integral, a panel for each entry that has one.
 
     Args:
         study: the plan.
         results: cells of one stratum.
         title: its name.
+        exchange: K_pq, hartree.
     """
     seen = [(cell.entries[study.compare], r["inspection"]) for cell, r in results if r.get("inspection")]
     with_bias = [name for name in study.axes[study.compare] if any(n == name and i["bias"] for n, i in seen)]
@@ -139,7 +159,7 @@ def bias_against_exchange(study: Study, results: Results, title: str) -> Figure 
     for axes, entry in zip(grid, with_bias, strict=False):
         for name, inspection in seen:
             if name == entry and inspection["bias"]:
-                draw_bias(axes, inspection)
+                draw_bias(axes, inspection, exchange)
         axes.set_title(entry, fontsize=8)
         axes.set_xscale("log")
         axes.tick_params(labelsize=6)
@@ -149,10 +169,9 @@ def bias_against_exchange(study: Study, results: Results, title: str) -> Figure 
     return figure
 
 
-def draw_bias(axes: Axes, inspection: dict[str, Any]) -> None:
+def draw_bias(axes: Axes, inspection: dict[str, Any], exchange: Array) -> None:
     """Points (K_pq, bias) of one cell, a colour for each head."""
-    exchange = np.array(inspection["pairs"]["exchange"])
-    biases = orbital_pairs(np.array(inspection["bias"]), np.array(inspection["order"]))
+    biases = over_orbitals(np.array(inspection["bias"]), np.array(inspection["order"]))
     for head, bias in enumerate(biases):
         visible = np.isfinite(bias) & (exchange > 1e-6)
         axes.plot(exchange[visible], bias[visible], ".", markersize=3, color=f"C{head}", alpha=0.6)

@@ -11,11 +11,16 @@ from numpy.typing import NDArray
 from nnqs_lightning.study import plots
 from nnqs_lightning.study.cells import Result
 from nnqs_lightning.study.design import Cell, Study
+from nnqs_lightning.study.inspection import pair_matrices
 from nnqs_lightning.study.statistics import Comparison, Interval, compare, friedman_p, mean_ranks, seed_spread
-from nnqs_lightning.study.table import log_errors
+from nnqs_lightning.study.table import log_errors, target_figure
+from nnqs_lightning.study.training import prepare
 
 Array = NDArray[np.float64]
 Results = list[tuple[Cell, Result]]
+
+MOVED = ("zero_shot", "untrained", "moved", "fresh")
+"""Errors on a target, in the order of the report's columns."""
 
 
 def write(study: Study, results: Results) -> list[Path]:
@@ -30,8 +35,11 @@ def write(study: Study, results: Results) -> list[Path]:
     }
     for title, members in plots.strata(study, results).items():
         name = title.replace(", ", "-")
-        figures[f"attention-{name}"] = plots.attention_beside_pairs(study, members, title)
-        figures[f"bias-{name}"] = plots.bias_against_exchange(study, members, title)
+        pairs = pair_matrices(prepare(members[0][0].config, rng_seed=0).module.hamiltonian.integrals)
+        figures[f"attention-{name}"] = plots.attention_beside_pairs(study, members, title, pairs)
+        figures[f"bias-{name}"] = plots.bias_against_exchange(study, members, title, pairs["exchange"])
+    for target in study.targets:
+        figures[f"moved-to-{target}"] = plots.moved_against_fresh(study, results, target)
     paths = []
     for name, figure in figures.items():
         if figure is not None:
@@ -43,6 +51,7 @@ def write(study: Study, results: Results) -> list[Path]:
         *(_errors_by(study, results, axis) for axis in study.axes if axis != study.compare),
         _comparisons(study, comparisons, list(scopes)),
         _claims(study, comparisons),
+        *(_moved(study, results, target) for target in study.targets),
     ]
     report = folder / "report.md"
     report.write_text("\n\n".join(sections) + "\n", encoding="utf-8")
@@ -54,7 +63,7 @@ def all_scopes(study: Study, results: Results) -> dict[str, Array]:
     scopes = {"all": log_errors(study, results)}
     for axis, entries in study.axes.items():
         if axis != study.compare and len(entries) > 1:
-            scopes |= {name: log_errors(study, results, **{axis: name}) for name in entries}
+            scopes |= {name: log_errors(study, results, only={axis: name}) for name in entries}
     return scopes
 
 
@@ -105,7 +114,7 @@ def _range(values: list[int]) -> str:
 
 
 def _errors_by(study: Study, results: Results, axis: str) -> str:
-    columns = {name: log_errors(study, results, **{axis: name}) for name in study.axes[axis]}
+    columns = {name: log_errors(study, results, only={axis: name}) for name in study.axes[axis]}
     head = f"| entry | {' | '.join(columns)} |"
     lines = [f"## Error in mHa by {axis}", "", "Geometric mean (smallest … largest).", "", head]
     lines.append("|---" * (len(columns) + 1) + "|")
@@ -157,3 +166,40 @@ def _claims(study: Study, comparisons: list[Comparison]) -> str:
     lines += ["", f"Within noise of {study.baseline}:", ""]
     lines += [f"- {entry}: {', '.join(scopes)}" for entry, scopes in silent.items()] or ["- nothing"]
     return "\n".join(lines)
+
+
+def _moved(study: Study, results: Results, target: str) -> str:
+    """What parameters trained on the cells' systems are worth on a target."""
+    entries = list(study.axes[study.compare])
+    cubes = {name: log_errors(study, results, target_figure(target, f"{name}_mha")) for name in MOVED}
+    comparisons = {
+        (c.scope, c.entry): c
+        for c in compare({name: cubes[name] for name in ("zero_shot", "moved")}, entries, study.baseline)
+    }
+    lines = [
+        f"## Moved to {target}",
+        "",
+        "Geometric mean errors in mHa. Zero shot: with the loaded parameters as they are. Moved: after training on. "
+        "Fresh: the same training from the start. Saved: how many of its steps the loaded parameters spare (median, "
+        f"and in how many cells they spare any). Ratios to {study.baseline} [95 %], bold beyond noise.",
+        "",
+        f"| entry | {' | '.join(name.replace('_', ' ') for name in MOVED)} | saved | zero shot / {study.baseline} | "
+        f"moved / {study.baseline} |",
+        "|---" * (len(MOVED) + 4) + "|",
+    ]
+    for index, entry in enumerate(entries):
+        errors = " | ".join(f"{10 ** cubes[name][index].mean():.2f}" for name in MOVED)
+        ratios = [
+            _cell_text(comparisons[scope, entry]) if entry != study.baseline else "1"
+            for scope in ("zero_shot", "moved")
+        ]
+        lines.append(f"| {entry} | {errors} | {_saved(study, results, target, entry)} | {' | '.join(ratios)} |")
+    return "\n".join(lines)
+
+
+def _saved(study: Study, results: Results, target: str, entry: str) -> str:
+    mine = [r["targets"][target] for cell, r in results if cell.entries[study.compare] == entry and "targets" in r]
+    saved = [t["steps_saved"] or 0 for t in mine]
+    if not saved:
+        return "—"
+    return f"{np.median(saved):.0f} of {mine[0]['fresh']['steps']} ({sum(s > 0 for s in saved)}/{len(saved)})"

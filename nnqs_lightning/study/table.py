@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import os
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -31,13 +33,18 @@ FIGURES = (
     "cpu_s",
     "failure",
 )
-TARGET_FIGURES = {
-    "zero_shot_mha": lambda t: t["zero_shot_mha"],
-    "untrained_mha": lambda t: t["untrained_mha"],
-    "moved_mha": lambda t: t["moved"]["error_mha"],
-    "fresh_mha": lambda t: t["fresh"]["error_mha"],
-    "steps_saved": lambda t: t["steps_saved"],
+
+Figure = Callable[[Result], float]
+"""Reads an error in millihartree off the result of a cell."""
+
+TARGET_FIGURES: dict[str, Callable[[Result], Any]] = {
+    "zero_shot_mha": lambda target: target["zero_shot_mha"],
+    "untrained_mha": lambda target: target["untrained_mha"],
+    "moved_mha": lambda target: target["moved"]["error_mha"],
+    "fresh_mha": lambda target: target["fresh"]["error_mha"],
+    "steps_saved": lambda target: target["steps_saved"],
 }
+"""What the table holds of each target of a cell."""
 
 FLOOR_MHA = 1e-3
 """Errors below a microhartree count as one: there rounding and the reference decide, not the scheme."""
@@ -62,9 +69,19 @@ def _target_columns(result: Result) -> Row:
     return {
         f"{target}/{name}": of(figures)
         for target, figures in result.get("targets", {}).items()
-        if isinstance(figures, dict) and "moved" in figures
+        if "moved" in figures
         for name, of in TARGET_FIGURES.items()
     }
+
+
+def final_error(result: Result) -> float:
+    """Error after the last step."""
+    return result["error_mha"]
+
+
+def target_figure(target: str, name: str) -> Figure:
+    """One of :data:`TARGET_FIGURES` of one target."""
+    return lambda result: TARGET_FIGURES[name](result["targets"][target])
 
 
 def write(folder: str | Path, table: list[Row]) -> list[Path]:
@@ -94,7 +111,12 @@ def _replace(path: Path, content: bytes) -> None:
     temporary.replace(path)
 
 
-def log_errors(study: Study, results: list[tuple[Cell, Result]], **only: str) -> Array:
+def log_errors(
+    study: Study,
+    results: list[tuple[Cell, Result]],
+    figure: Figure = final_error,
+    only: Mapping[str, str] = MappingProxyType({}),
+) -> Array:
     """log10 of the errors in millihartree, [A, S, R] over (entry of the compared axis, other axes, seed).
 
     Seeds of which a cell is missing are left out. A cell that failed counts with the largest error of its stratum, so
@@ -103,26 +125,26 @@ def log_errors(study: Study, results: list[tuple[Cell, Result]], **only: str) ->
     Args:
         study: the plan.
         results: its finished cells.
-        only: restricts an axis to one entry.
+        figure: which error.
+        only: axes restricted to one entry.
     """
-    found = {(tuple(sorted(cell.entries.items())), cell.seed): result for cell, result in results}
-    entries = list(study.axes[study.compare])
-    others = {
-        axis: [only[axis]] if axis in only else list(study.axes[axis]) for axis in study.axes if axis != study.compare
-    }
+    found = {(frozenset(cell.entries.items()), cell.seed): result for cell, result in results}
+    others = {axis: [only[axis]] if axis in only else list(study.axes[axis]) for axis in study.axes}
+    del others[study.compare]
     strata = [dict(zip(others, names, strict=True)) for names in product(*others.values())]
 
-    def error(entry: str, stratum: dict[str, str], seed: int) -> float | None:
-        result = found.get((tuple(sorted({**stratum, study.compare: entry}.items())), seed))
+    def log_error(entry: str, stratum: dict[str, Any], seed: int) -> float:
+        result = found.get((frozenset({**stratum, study.compare: entry}.items()), seed))
         if result is None:
-            return None
-        return np.log10(max(result["error_mha"], FLOOR_MHA)) if "error_mha" in result else np.inf
+            return np.nan
+        return np.inf if "failure" in result else float(np.log10(max(figure(result), FLOOR_MHA)))
 
-    cube = [
-        [[error(entry, stratum, seed) for seed in range(1, study.seeds + 1)] for stratum in strata] for entry in entries
-    ]
-    values = np.array(cube, dtype=np.float64)  # None becomes NaN
-    complete = ~np.isnan(values).any(axis=(0, 1))
-    values = values[:, :, complete]
+    values = np.array(
+        [
+            [[log_error(entry, stratum, seed) for seed in range(1, study.seeds + 1)] for stratum in strata]
+            for entry in study.axes[study.compare]
+        ]
+    )
+    values = values[:, :, ~np.isnan(values).any(axis=(0, 1))]
     worst = np.where(np.isfinite(values), values, -np.inf).max(axis=(0, 2), initial=-np.inf, keepdims=True)
     return np.where(np.isinf(values), worst, values)

@@ -11,8 +11,10 @@ from functools import cache
 from typing import Any
 
 import torch
+from jsonargparse import Namespace
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
 from lightning.pytorch.cli import LightningArgumentParser
+from lightning.pytorch.plugins.environments import LightningEnvironment
 
 from nnqs_lightning.fock import SampleBatch
 from nnqs_lightning.study.inspection import inspect
@@ -29,6 +31,7 @@ QUIET = {
     "max_epochs": -1,
     "log_every_n_steps": 1,
     "use_distributed_sampler": False,
+    "devices": 1,
 }
 """Settings of the Trainer that a study decides."""
 
@@ -64,11 +67,7 @@ class Run:
 
     def inspection(self) -> dict[str, Any] | None:
         """Attention and bias of the wave function as it stands; see :func:`inspect`."""
-        return inspect(self.module.ansatz, self.sample(), self.module.hamiltonian.integrals)
-
-    def save(self, path: str) -> None:
-        """A checkpoint that ``model.init_from`` reads."""
-        self.trainer.save_checkpoint(path, weights_only=True)
+        return inspect(self.module.ansatz, self.sample())
 
 
 @dataclass
@@ -100,6 +99,15 @@ def parser() -> LightningArgumentParser:
     return sections
 
 
+def parse(config: dict[str, Any]) -> Namespace:
+    """A configuration as its types see it, completed by their defaults.
+
+    Raises:
+        ArgumentError: a key or a class that does not fit its type.
+    """
+    return parser().parse_object(deepcopy(config))  # which completes class_paths in place
+
+
 def prepare(config: dict[str, Any], rng_seed: int) -> Run:
     """Build module, data and Trainer of a configuration.
 
@@ -108,13 +116,15 @@ def prepare(config: dict[str, Any], rng_seed: int) -> Run:
         UserError: values that the classes refuse.
     """
     _hush()
-    parsed = parser().parse_object(deepcopy(config))  # which completes class_paths in place
+    parsed = parse(config)
     seed_everything(rng_seed, verbose=False)
     built = parser().instantiate_classes(parsed)
     built.data.seed = rng_seed
     recorder = Recorder()
-    settings = {**built.trainer.as_dict(), **QUIET, "callbacks": [*(built.trainer.callbacks or []), recorder]}
-    return Run(built.model, built.data, Trainer(**settings), recorder)
+    callbacks = [*(built.trainer.callbacks or []), recorder]
+    # A cell is one process, also within a SLURM job of many.
+    own = {**QUIET, "callbacks": callbacks, "plugins": [LightningEnvironment()]}
+    return Run(built.model, built.data, Trainer(**{**built.trainer.as_dict(), **own}), recorder)
 
 
 def _hush() -> None:
