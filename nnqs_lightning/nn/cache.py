@@ -112,10 +112,11 @@ class KeyValueCache:
     def scores(self, layer: int, q: Tensor) -> Tensor:
         """q · k for all cached keys: queries [rows, H, 1, d_head] → [rows, H, 1, T]."""
         n_rows, n_heads, _, d_head = q.shape
-        out = q.new_empty((n_rows, n_heads, len(self)))
+        pool = self.pool.rows[layer]
+        out = pool.new_empty((n_rows, n_heads, len(self)))
         kernel, _ = self._kernels(d_head)
-        queries = q.reshape(n_rows, n_heads * d_head)
-        kernel(queries.numpy(), self.pool.rows[layer].numpy(), self.ancestors.numpy(), out.numpy())
+        queries = q.reshape(n_rows, n_heads * d_head).to(pool.dtype)  # autocast makes them bfloat16
+        kernel(queries.numpy(), pool.numpy(), self.ancestors.numpy(), out.numpy())
         return out.unsqueeze(2)
 
     def mix(self, layer: int, weights: Tensor) -> Tensor:
@@ -123,7 +124,7 @@ class KeyValueCache:
         pool = self.pool.rows[layer]
         out = pool.new_empty((len(weights), pool.shape[1] // 2))
         _, kernel = self._kernels(out.shape[1] // self.n_heads)
-        kernel(weights.squeeze(2).contiguous().numpy(), pool.numpy(), self.ancestors.numpy(), out.numpy())
+        kernel(weights.squeeze(2).contiguous().to(pool.dtype).numpy(), pool.numpy(), self.ancestors.numpy(), out.numpy())
         return out.unsqueeze(1)
 
     def _kernels(self, d_head: int) -> tuple[Kernel, Kernel]:
