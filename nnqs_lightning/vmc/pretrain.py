@@ -1,0 +1,193 @@
+"""States to start from: vectors of a few determinants that a wave function is fitted to before it is optimised."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nnqs_lightning.errors import UserError
+from nnqs_lightning.hamiltonian import MolecularHamiltonian
+
+DENSE_SIZE = 600
+"""Matrices up to this size are diagonalised whole: it is quicker and knows no start vector."""
+
+
+@dataclass(frozen=True)
+class StateVector:
+    """ψ on a set of determinants, zero elsewhere."""
+
+    determinants: Tensor
+    """int64 [N, 2, W], distinct."""
+    coefficients: Tensor
+    """complex128 [N], normalised, in the phase convention of ``fock``."""
+    energy: float
+    """⟨ψ|H|ψ⟩ in hartree."""
+
+
+class TargetState(ABC):
+    """A state that is cheap to compute: the type behind the config key ``pretraining.target``."""
+
+    @abstractmethod
+    def vector(self, hamiltonian: MolecularHamiltonian) -> StateVector:
+        """The state; the same on every rank."""
+
+
+class CISD(TargetState):
+    """Lowest state in the space of the aufbau determinant, its singles and its doubles.
+
+    With Hartree–Fock orbitals this is configuration interaction with singles and doubles. It takes the Hamiltonian
+    alone, so it serves FCIDUMP files and lattices too.
+
+    Args:
+        max_determinants: UserError beyond so many determinants.
+    """
+
+    def __init__(self, max_determinants: int = 200_000) -> None:
+        self.max_determinants = max_determinants
+
+    def vector(self, hamiltonian: MolecularHamiltonian) -> StateVector:
+        """See :class:`TargetState`."""
+        if hamiltonian.n_connected > self.max_determinants:
+            raise UserError(
+                f"CISD has {hamiltonian.n_connected} determinants, more than max_determinants "
+                f"{self.max_determinants}: raise it or give pretraining another target"
+            )
+        reference = hamiltonian.sector.aufbau()
+        return lowest_state(hamiltonian, _excitations(hamiltonian, reference))
+
+
+class SelectedCI(TargetState):
+    """Lowest state in a set of determinants grown by importance (CIPSI: Huron, Malrieu & Rancurel 1973).
+
+    Round by round, determinants D outside the set with the largest |⟨D|H|ψ⟩ / (E − H_DD)| join, until the set is full.
+
+    Args:
+        max_determinants: size of the final set.
+        growth: largest factor by which a round enlarges the set.
+        threshold: matrix elements |H_DD' ψ_D'| below it are not followed.
+    """
+
+    def __init__(self, max_determinants: int = 2000, growth: float = 4.0, threshold: float = 1e-6) -> None:
+        if max_determinants < 1 or growth <= 1 or threshold < 0:
+            raise UserError(
+                f"max_determinants is {max_determinants}, growth {growth} and threshold {threshold}, expected at least "
+                "1, more than 1 and at least 0: change pretraining.target"
+            )
+        self.max_determinants = max_determinants
+        self.growth = growth
+        self.threshold = threshold
+
+    def vector(self, hamiltonian: MolecularHamiltonian) -> StateVector:
+        """See :class:`TargetState`."""
+        state = lowest_state(hamiltonian, hamiltonian.sector.aufbau())
+        while len(state.determinants) < self.max_determinants:
+            outside, amplitudes = self._first_order(hamiltonian, state)
+            size = len(state.determinants)
+            # All excitations of the first determinant may join at once.
+            room = min(self.max_determinants, max(int(self.growth * size), hamiltonian.n_connected)) - size
+            order = amplitudes.abs().argsort(descending=True, stable=True)[:room]
+            if not len(order):
+                break
+            state = lowest_state(hamiltonian, torch.cat([state.determinants, outside[order]]))
+        return state
+
+    def _first_order(self, hamiltonian: MolecularHamiltonian, state: StateVector) -> tuple[Tensor, Tensor]:
+        """Determinants outside the set and their Epstein–Nesbet amplitudes."""
+        from nnqs_lightning.fock.lookup import DeterminantTable
+
+        strong = state.coefficients.abs().argsort(descending=True, stable=True)
+        strong = strong[state.coefficients[strong].abs() > self.threshold]
+        table = DeterminantTable(state.determinants)
+        found = DeterminantTable(state.determinants[:0])
+        sums = torch.zeros(0, dtype=torch.complex128)
+        for chunk in strong.split(max(1, 2_000_000 // hamiltonian.n_connected)):
+            connected = hamiltonian.connected_states(state.determinants[chunk])
+            flow = connected.elements * state.coefficients[chunk][connected.rows]
+            new = (flow.abs() > self.threshold) & (table.find(connected.determinants) < 0)
+            found.insert(connected.determinants[new])
+            sums = torch.cat([sums, sums.new_zeros(len(found) - len(sums))])
+            sums.index_add_(0, found.find(connected.determinants[new]), flow[new])
+        outside = found.rows
+        return outside, sums / (state.energy - hamiltonian.diagonal(outside)).clamp(max=-1e-3)
+
+
+class FirstOrder(TargetState):
+    """The aufbau determinant with its first-order Epstein–Nesbet amplitudes H_D0 / (E_0 − H_DD).
+
+    Without diagonalisation; an MP2-like start for spaces where CISD is too large.
+    """
+
+    def vector(self, hamiltonian: MolecularHamiltonian) -> StateVector:
+        """See :class:`TargetState`."""
+        reference = hamiltonian.sector.aufbau()
+        determinants = _excitations(hamiltonian, reference)
+        coupling = hamiltonian.matrix_elements(reference.expand_as(determinants).contiguous(), determinants)
+        diagonal = hamiltonian.diagonal(determinants)
+        start = (determinants == reference).flatten(1).all(1)
+        gap = (diagonal[start] - diagonal).clamp(max=-1e-3)
+        amplitudes = torch.where(start, 1.0, coupling / gap)
+        return _state(hamiltonian, determinants, amplitudes)
+
+
+class SavedState(TargetState):
+    """Determinants and amplitudes that ``predict`` wrote, for the same orbitals and electrons.
+
+    Args:
+        path: the ``determinants.npz`` of a run.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def vector(self, hamiltonian: MolecularHamiltonian) -> StateVector:
+        """See :class:`TargetState`; UserError if the file is missing, of another kind or of another sector."""
+        try:
+            with np.load(self.path) as file:
+                numbers = tuple(int(file[name]) for name in ("n_orb", "n_alpha", "n_beta"))
+                determinants, log_psi = torch.from_numpy(file["determinants"]), torch.from_numpy(file["log_psi"])
+        except (OSError, KeyError, ValueError) as error:
+            raise UserError(
+                f"pretraining.target.path is {self.path}, expected a determinants.npz written by predict: {error}"
+            ) from error
+        sector = hamiltonian.sector
+        if numbers != (sector.n_orb, sector.n_alpha, sector.n_beta):
+            raise UserError(
+                f"{self.path} holds (n_orb, n_alpha, n_beta) = {numbers}, the system has "
+                f"{(sector.n_orb, sector.n_alpha, sector.n_beta)}: change pretraining.target.path or model.system"
+            )
+        return _state(hamiltonian, determinants, torch.exp(log_psi - log_psi.real.max()))
+
+
+def lowest_state(hamiltonian: MolecularHamiltonian, determinants: Tensor) -> StateVector:
+    """Ground state of H within a set of distinct determinants; its largest coefficient is positive."""
+    matrix: Any = hamiltonian.sparse(determinants)
+    if len(determinants) <= DENSE_SIZE:
+        energies, vectors = np.linalg.eigh(matrix.toarray())
+        energy, coefficients = energies[0], vectors[:, 0]
+    else:
+        from scipy.sparse.linalg import eigsh
+
+        start = np.zeros(len(determinants))
+        start[np.argmin(matrix.diagonal())] = 1.0
+        energies, vectors = eigsh(matrix, k=1, which="SA", v0=start + 1e-4, tol=1e-8)
+        energy, coefficients = energies[0], vectors[:, 0]
+    coefficients = coefficients * np.sign(coefficients[np.argmax(np.abs(coefficients))])
+    return StateVector(determinants, torch.from_numpy(coefficients).to(torch.complex128), float(energy))
+
+
+def _excitations(hamiltonian: MolecularHamiltonian, reference: Tensor) -> Tensor:
+    """The reference and its singles and doubles, those included that H does not reach from it."""
+    # No coupling is below a negative threshold.
+    return hamiltonian.connected_states(reference, threshold=-1.0).determinants
+
+
+def _state(hamiltonian: MolecularHamiltonian, determinants: Tensor, amplitudes: Tensor) -> StateVector:
+    coefficients = (amplitudes / amplitudes.norm()).to(torch.complex128)
+    vector = coefficients.numpy()
+    energy = np.vdot(vector, hamiltonian.sparse(determinants) @ vector).real
+    return StateVector(determinants, coefficients, float(energy))
