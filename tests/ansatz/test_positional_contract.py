@@ -218,6 +218,15 @@ def test_one_layer_tells_permuted_prefixes_apart_where_the_scheme_sees_order(nam
     assert difference > 1e-6 if CASES[name].sees_order else difference < 1e-12
 
 
+@each_scheme
+def test_the_place_of_the_start_token_matters_only_to_schemes_that_read_places_themselves(name, integrals):
+    shared, own = (build_ansatz(name, start_place, integrals) for start_place in ("shared", "own"))
+    own.load_state_dict(shared.state_dict())
+    determinants = shared.sector.determinants()
+    difference = (shared.log_psi(determinants) - own.log_psi(determinants)).abs().max().item()
+    assert difference > 1e-3 if name == "sinusoidal" else difference < 1e-10
+
+
 @each_start
 @each_scheme
 def test_hooks_agree_with_the_formula_by_hand(name, start_place):
