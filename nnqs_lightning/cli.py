@@ -18,6 +18,7 @@ from nnqs_lightning.errors import UserError
 from nnqs_lightning.training.checkpoint import RunCheckpoint
 from nnqs_lightning.training.cluster import cluster_environment
 from nnqs_lightning.training.datamodule import MonteCarloDataModule
+from nnqs_lightning.training.memory_watch import MemoryWatch
 from nnqs_lightning.training.module import NNQSModule
 from nnqs_lightning.training.prediction import PredictionWriter
 from nnqs_lightning.training.preemption import Preemption, exit_if_cut_short
@@ -132,7 +133,7 @@ class NNQSCLI(LightningCLI):
     def _watchers(self, config: Any) -> list[Any]:
         best = self.model.system.reference_energies().best() if self.subcommand == "fit" else None
         reference = best[1] if best else None
-        watchers: list[Any] = [PredictionWriter()] if self.subcommand == "predict" else [Preemption()]
+        watchers: list[Any] = [PredictionWriter()] if self.subcommand == "predict" else [MemoryWatch(), Preemption()]
         if config.enable_progress_bar is not False and sys.stdout.isatty():
             watchers.append(EnergyProgressBar(reference))
         else:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nnqs_lightning import distributed
+from nnqs_lightning import distributed, memory
 from nnqs_lightning.ansatz.base import Ansatz, AutoregressiveAnsatz
 from nnqs_lightning.errors import UserError
 from nnqs_lightning.fock import SampleBatch
@@ -130,7 +130,11 @@ def largest_leaves(ansatz: AutoregressiveAnsatz, share: Share, k: int, rows: int
         if len(branch.nodes) > rows:
             stack.extend(_by_promise(branch, rows))
         elif len(branch.nodes):
-            stack.append(tree.expand(ansatz, branch, perturb))
+            try:
+                stack.append(tree.expand(ansatz, branch, perturb))
+            except memory.ERRORS as error:
+                rows = memory.halved(len(branch.nodes), error)
+                stack.append(branch)
     assert found is not None
     found = found[found.values >= floor]
     return found[found.values.topk(min(k, len(found))).indices]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from nnqs_lightning import memory
 from nnqs_lightning.ansatz.base import Ansatz
 
 
@@ -46,8 +47,8 @@ class AmplitudeCache:
 
     def _evaluate(self, determinants: Tensor) -> Tensor:
         self.n_evaluated += len(determinants)
-        parts = [self.ansatz.log_psi(part) for part in determinants.split(self.max_chunk)]
-        return torch.cat(parts) if len(determinants) else self._log_psi[:0]
+        parts = memory.map_rows(self.ansatz.log_psi, determinants, self.max_chunk)
+        return torch.cat(parts) if parts else self._log_psi[:0]
 
     def _keep(self, determinants: Tensor, log_psi: Tensor) -> None:
         size = len(self._table)

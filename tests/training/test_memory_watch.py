@@ -1,0 +1,48 @@
+"""After a shortage of memory the energies stay what they were, and the pieces become smaller."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import small
+import torch
+
+from nnqs_lightning.ansatz import TransformerAnsatz
+from nnqs_lightning.chem import HubbardChain
+from nnqs_lightning.sampling import GumbelTopKSampler, Sampler, SystematicSampler
+from nnqs_lightning.training.memory_watch import MemoryWatch
+from nnqs_lightning.training.module import NNQSModule
+from nnqs_lightning.vmc import ExactLocalEnergy
+
+
+def final_energy(folder: Path, sampler: Sampler) -> tuple[float, ExactLocalEnergy]:
+    small.module()  # seeds
+    local_energy = ExactLocalEnergy(max_chunk=64)
+    module = NNQSModule(HubbardChain(n_sites=6, u=2.0), ansatz=small.SMALL, local_energy=local_energy)
+    trainer = small.trainer(folder, 3, callbacks=[MemoryWatch()])
+    trainer.fit(module, small.data(sampler))
+    return float(trainer.callback_metrics["energy/mean"]), local_energy
+
+
+def sampler(kind: type) -> Sampler:
+    return kind(100, chunk_size=64)
+
+
+@pytest.mark.parametrize("kind", [SystematicSampler, GumbelTopKSampler])
+@pytest.mark.parametrize("method", ["log_psi", "log_conditionals"])
+def test_a_shortage_in_sampling_or_local_energies_is_survived(tmp_path: Path, monkeypatch, kind, method: str) -> None:
+    expected, _ = final_energy(tmp_path / "roomy", sampler(kind))
+    original = getattr(TransformerAnsatz, method)
+
+    def short(self, argument):
+        if not torch.is_grad_enabled() and len(argument) > 8:
+            raise MemoryError
+        return original(self, argument)
+
+    monkeypatch.setattr(TransformerAnsatz, method, short)
+    spared = sampler(kind)
+    with pytest.warns(UserWarning, match=r"memory was short. From here on: .*chunk_size = 32, .*max_chunk = 32"):
+        energy, local_energy = final_energy(tmp_path / "short", spared)
+    assert energy == pytest.approx(expected, abs=1e-6)
+    assert local_energy.max_chunk == spared.chunk_size < 64
