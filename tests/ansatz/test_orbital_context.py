@@ -14,6 +14,8 @@ import torch
 from nnqs_lightning.ansatz import EnergyOrder, ExplicitOrder, RandomOrder, TransformerAnsatz
 from nnqs_lightning.ansatz.orbital_context import orbital_features, orbital_pairs
 from nnqs_lightning.ansatz.orbital_physics import levels
+from nnqs_lightning.chem.cluster import cisd_vector
+from nnqs_lightning.chem.entanglement import mutual_information
 from nnqs_lightning.errors import UserError
 from nnqs_lightning.fock import pack, unpack
 from nnqs_lightning.nn.positional import IntegralBias, OrbitalFeatures, Rotary
@@ -49,15 +51,12 @@ def test_pairs_and_features_come_in_decoding_order(integrals):
 
 
 def test_mutual_information_is_that_of_the_cisd_state(make_integrals):
-    entanglement = pytest.importorskip("nnqs_lightning.chem.entanglement")
-    from nnqs_lightning.chem.cluster import cisd_vector
-
     # Two electrons: CISD is exact. Deep levels make the lowest orbital a fair reference.
     system = make_integrals(4, 1, 1)
     system = replace(system, h1e=0.1 * system.h1e + np.diag([-4.0, -2.0, 0.0, 1.0]))
     order = torch.tensor([2, 0, 3, 1])
     information = orbital_pairs(system, order)["mutual_information"]
-    expected = entanglement.mutual_information(cisd_vector(system))
+    expected = mutual_information(cisd_vector(system))
     assert expected.max() > 1e-3
     for i, p in enumerate(order.tolist()):
         for j, q in enumerate(order.tolist()):

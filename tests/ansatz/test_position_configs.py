@@ -20,8 +20,6 @@ FRAGMENTS = sorted(FOLDER.glob("*.yaml"))
 
 @pytest.mark.parametrize("fragment", FRAGMENTS, ids=lambda path: path.stem)
 def test_fragment_builds_its_scheme(fragment, make_integrals):
-    if fragment.stem == "mutual_information":
-        pytest.importorskip("nnqs_lightning.chem.entanglement")
     parser = jsonargparse.ArgumentParser(exit_on_error=False, parser_mode="omegaconf")
     parser.add_argument("--model.ansatz", type=AnsatzFactory, default=TransformerAnsatz)
     parser.add_argument("--config", action="config")
