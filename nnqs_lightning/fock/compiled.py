@@ -22,23 +22,21 @@ def jit(function: Callable[..., Any]) -> Any:
         return numba.njit(function, nogil=True, error_model="numpy")
 
 
-def map_rows(kernel: Callable[..., None], n_rows: int, *arguments: Any) -> None:
+def map_rows(kernel: Callable[..., Any], n_rows: int, *arguments: Any) -> list[Any]:
     """Call ``kernel(start, stop, *arguments)`` over blocks of rows, on as many threads as torch uses.
 
     That number comes from OMP_NUM_THREADS, or from ``torch.set_num_threads``. A kernel may write only the rows of its
-    block, so results do not depend on the number of threads.
+    block, so results do not depend on the number of threads. What the calls return comes back in the order of rows.
     """
     threads = min(torch.get_num_threads(), n_rows)
     if threads <= 1:
-        kernel(0, n_rows, *arguments)
-        return
+        return [kernel(0, n_rows, *arguments)]
     # More blocks than threads: rows differ in cost.
     n_blocks = min(n_rows, 8 * threads)
     bounds = [n_rows * block // n_blocks for block in range(n_blocks + 1)]
     with ThreadPoolExecutor(threads) as pool:
         blocks = [pool.submit(kernel, start, stop, *arguments) for start, stop in pairwise(bounds)]
-        for block in blocks:
-            block.result()
+        return [block.result() for block in blocks]
 
 
 def _popcount(typing_context: Any, word: Any) -> Any:

@@ -58,28 +58,3 @@ def quotient_rows(start, stop, rows, held, slots, tables, n_connected, log_psi, 
             if hits[k] >= 0 and log_psi[hits[k]].real > -np.inf:
                 exponent = log_psi[hits[k]] - log_psi[rows[n]]
                 values[n] += elements[k] * np.exp(complex(min(exponent.real, 700.0), exponent.imag))
-
-
-@jit
-def count_hits_rows(start, stop, held, slots, tables, n_connected, counts):
-    """Number of stored elements in each row of the sparse H of the set."""
-    states = np.empty((n_connected, 2, held.shape[1] // 2), dtype=np.uint64)
-    elements = np.empty(n_connected)
-    hits = np.empty(n_connected, dtype=np.int64)
-    for row in range(start, stop):
-        count = find_connected(row, held, slots, tables, states, elements, hits)
-        counts[row] = (hits[:count] >= 0).sum()
-
-
-@jit
-def fill_csr_rows(start, stop, held, slots, tables, n_connected, offsets, columns, values):
-    """Columns, rising, and elements of a block of rows of the sparse H of the set."""
-    states = np.empty((n_connected, 2, held.shape[1] // 2), dtype=np.uint64)
-    elements = np.empty(n_connected)
-    hits = np.empty(n_connected, dtype=np.int64)
-    for row in range(start, stop):
-        count = find_connected(row, held, slots, tables, states, elements, hits)
-        kept = np.flatnonzero(hits[:count] >= 0)
-        kept = kept[np.argsort(hits[kept])]
-        columns[offsets[row] : offsets[row + 1]] = hits[kept]
-        values[offsets[row] : offsets[row + 1]] = elements[kept]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from math import comb
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
     from nnqs_lightning.hamiltonian.slater_condon import Tables
+    from nnqs_lightning.hamiltonian.subspace import Subspace
 
 # The kernels are imported where they are first needed: numba takes as long to import as a short command takes to run.
 
@@ -113,20 +115,12 @@ class MolecularHamiltonian:
         """H within a set of distinct determinants, [N, N], columns rising in each row, e_core on the diagonal."""
         from scipy.sparse import csr_matrix
 
-        from nnqs_lightning.fock.compiled import map_rows
-        from nnqs_lightning.fock.lookup import DeterminantTable
-        from nnqs_lightning.hamiltonian.hash_search import count_hits_rows, fill_csr_rows
-
-        self.words(determinants)
-        table = DeterminantTable(determinants)
-        n = len(table)
-        counts = np.empty(n, dtype=np.int64)
-        map_rows(count_hits_rows, n, table.words, table.slots, self.tables, self.n_connected, counts)
-        offsets = np.concatenate([[0], np.cumsum(counts)])
-        columns = np.empty(offsets[-1], dtype=np.int64)
-        elements = np.empty(offsets[-1])
-        map_rows(fill_csr_rows, n, table.words, table.slots, self.tables, self.n_connected, offsets, columns, elements)
-        return csr_matrix((elements, columns, offsets), shape=(n, n))
+        everything = np.arange(len(self.words(determinants)))
+        subspace = self.subspace(determinants, everything)
+        rows, columns = subspace.pattern(everything, everything)
+        matrix = csr_matrix((subspace.elements(rows, columns), (rows, columns)), shape=(len(everything),) * 2)
+        matrix.sort_indices()
+        return matrix
 
     def dense(self, determinants: Tensor) -> Tensor:
         """H within a set of distinct determinants, float64 [N, N]."""
@@ -138,6 +132,7 @@ class MolecularHamiltonian:
         log_psi: Tensor,
         rows: Tensor | None = None,
         strategy: Strategy = Strategy.auto,
+        contract: Callable[[NDArray[np.complex128]], NDArray[np.complex128]] | None = None,
     ) -> Tensor:
         """Σ_D' H_DD' ψ(D') / ψ(D) with D' within the set ``determinants``.
 
@@ -146,16 +141,26 @@ class MolecularHamiltonian:
             log_psi: complex128 [N]; a state that does not occur has a real part of −inf.
             rows: int64 [M] positions of the D in the set; all of them by default. Their ψ must not vanish.
             strategy: how connected members are found; all agree but for rounding.
+            contract: sums H ψ for the rows, given ψ up to a factor, instead of any strategy.
 
         Returns:
             complex128 [M], hartree, e_core included. Finite even where amplitudes underflow.
         """
+        wanted = np.arange(len(self.words(determinants))) if rows is None else rows.cpu().numpy()
+        subspace = self.subspace(determinants, wanted)
+        logs = log_psi.detach().to("cpu", torch.complex128).numpy()
+        values = subspace.local_energies(logs, contract or partial(subspace.contract, strategy=strategy))
+        return torch.from_numpy(values).to(determinants.device)
+
+    def strategy_costs(self, determinants: Tensor) -> dict[Strategy, float]:
+        """Expected seconds of every strategy for all rows of a set, on one core; ``auto`` takes the least."""
+        return self.subspace(determinants, np.arange(len(self.words(determinants)))).work().seconds()
+
+    def subspace(self, determinants: Tensor, rows: NDArray[np.int64]) -> Subspace:
+        """The set ``determinants`` [N, 2, W], of whose rows of H those at the positions ``rows`` are wanted."""
         from nnqs_lightning.hamiltonian.subspace import Subspace
 
-        wanted = np.arange(len(self.words(determinants))) if rows is None else rows.cpu().numpy()
-        subspace = Subspace(self.sector, self.tables, self.n_connected, determinants.cpu(), wanted)
-        logs = log_psi.detach().to("cpu", torch.complex128).contiguous().numpy()
-        return torch.from_numpy(subspace.local_energies(logs, strategy)).to(determinants.device)
+        return Subspace(self.sector, self.tables, self.n_connected, determinants.cpu(), rows)
 
     def words(self, determinants: Tensor) -> NDArray[np.uint64]:
         """The determinants as the kernels read them, uint64 [N, 2, W] in host memory."""

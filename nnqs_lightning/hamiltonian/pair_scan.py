@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnqs_lightning.fock.compiled import jit
+from nnqs_lightning.fock.compiled import jit, popcount
 from nnqs_lightning.hamiltonian.slater_condon import distance, matrix_element
 
 
@@ -24,3 +24,16 @@ def pair_rows(start, stop, rows, determinants, tables, psi, sums):
                 element = matrix_element(bra, ket, tables, orbitals)
                 sums[n, 0] += element * psi[column, 0]
                 sums[n, 1] += element * psi[column, 1]
+
+
+@jit
+def near_rows(start, stop, rows, determinants, counts):
+    """Members of the set [N, 2, W] within a double excitation of a block of ``rows``, themselves included."""
+    for n in range(start, stop):
+        counts[n] = 0
+        for column in range(determinants.shape[0]):
+            bits = 0
+            for w in range(determinants.shape[2]):
+                bits += popcount(determinants[rows[n], 0, w] ^ determinants[column, 0, w])
+                bits += popcount(determinants[rows[n], 1, w] ^ determinants[column, 1, w])
+            counts[n] += bits <= 4

@@ -36,15 +36,20 @@ class Tables(NamedTuple):
 
 
 def tables(integrals: MolecularIntegrals) -> Tables:
-    """The integrals of ``integrals`` with the two-electron part of singles contracted beforehand."""
-    eri = np.array(integrals.eri, dtype=np.float64, order="C")
+    """The integrals of ``integrals``, their symmetries made exact, so that H_DD' = H_D'D to the last bit."""
+    p, q = np.tril_indices(integrals.n_orb)
+    packed = integrals.eri[p[:, None], q[:, None], p, q]
+    packed = np.tril(packed) + np.tril(packed, -1).T
+    pair = np.empty((integrals.n_orb, integrals.n_orb), dtype=np.int64)
+    pair[p, q] = pair[q, p] = np.arange(len(p))
+    eri = packed[pair[:, :, None, None], pair]
+    h1e = np.tril(integrals.h1e) + np.tril(integrals.h1e, -1).T
     coulomb = np.ascontiguousarray(np.einsum("pqrr->pqr", eri))
-    exchange = np.einsum("prrq->pqr", eri)
-    h1e = np.array(integrals.h1e, dtype=np.float64, order="C")
-    high, low = np.tril_indices(len(h1e), -1)
+    direct = np.ascontiguousarray(coulomb - np.einsum("prrq->pqr", eri))
+    high, low = np.tril_indices(integrals.n_orb, -1)
     i, j, a, b = low[:, None], high[:, None], low[None, :], high[None, :]
     same_spin = eri[i, a, j, b] - eri[i, b, j, a]
-    return Tables(h1e, eri, coulomb, np.ascontiguousarray(coulomb - exchange), same_spin, float(integrals.e_core))
+    return Tables(h1e, eri, coulomb, direct, same_spin, float(integrals.e_core))
 
 
 @jit

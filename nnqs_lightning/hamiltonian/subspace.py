@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
@@ -14,12 +15,13 @@ from nnqs_lightning.fock import Sector
 from nnqs_lightning.fock.compiled import map_rows
 from nnqs_lightning.fock.lookup import DeterminantTable, as_words
 from nnqs_lightning.hamiltonian.hash_search import hash_rows, quotient_rows
+from nnqs_lightning.hamiltonian.neighbours import element_rows, neighbour_rows
 from nnqs_lightning.hamiltonian.pair_scan import pair_rows
 from nnqs_lightning.hamiltonian.slater_condon import Tables
 from nnqs_lightning.hamiltonian.strategy import Strategy, Work
 from nnqs_lightning.hamiltonian.string_factored import factored_rows, one_spin_products, packed_pairs
 from nnqs_lightning.hamiltonian.string_groups import coupled_rows, linked_rows, scanned_rows
-from nnqs_lightning.hamiltonian.strings import Groups, Links, SpinStrings, couplings, group, single_links
+from nnqs_lightning.hamiltonian.strings import Groups, Indices, Links, SpinStrings, couplings, group, single_links
 
 LOG_TINY = -300.0
 """Below e^LOG_TINY of the largest, amplitudes are divided as differences of logarithms: they may underflow."""
@@ -30,6 +32,8 @@ MAX_TABLE_BYTES = 1 << 28
 MAX_COUPLED = 2048
 """Up to so many strings, elements between all pairs of them are kept in a table (32 MiB)."""
 
+Amplitudes = NDArray[np.complex128]
+
 Parts = NDArray[np.float64]
 """Complex numbers as [N, 2], real and imaginary."""
 
@@ -37,9 +41,7 @@ Parts = NDArray[np.float64]
 class Subspace:
     """A set of determinants, some of whose rows of H are wanted, with what the strategies share."""
 
-    def __init__(
-        self, sector: Sector, tables: Tables, n_connected: int, determinants: Tensor, rows: NDArray[np.int64]
-    ) -> None:
+    def __init__(self, sector: Sector, tables: Tables, n_connected: int, determinants: Tensor, rows: Indices) -> None:
         """
         Args:
             sector: where the determinants live.
@@ -81,30 +83,39 @@ class Subspace:
         alpha, beta = self.strings
         return couplings(alpha, self.tables), couplings(beta, self.tables)
 
-    def groups(self, shared: int, rows: NDArray[np.int64]) -> Groups:
+    def groups(self, shared: int, rows: Indices) -> Groups:
         """Determinants at ``rows`` by their string of spin ``shared``."""
         return group(self.strings[shared], self.strings[1 - shared], rows)
 
-    def local_energies(self, log_psi: NDArray[np.complex128], strategy: Strategy) -> NDArray[np.complex128]:
-        """Σ_D' H_DD' ψ(D') / ψ(D) of the wanted rows, complex [M]."""
-        if len(self.table) < len(self.words):
-            raise UserError(
-                f"{len(self.words) - len(self.table)} determinants occur twice in a set of {len(self.words)}"
-            )
+    def local_energies(self, log_psi: Amplitudes, contract: Callable[[Amplitudes], Amplitudes]) -> Amplitudes:
+        """Σ_D' H_DD' ψ(D') / ψ(D) of the wanted rows, complex [M].
+
+        Args:
+            log_psi: complex [N].
+            contract: what sums H ψ for the wanted rows, given ψ up to a factor.
+        """
         if not len(self.rows):
             return np.zeros(0, dtype=np.complex128)
         relative = log_psi - log_psi.real.max()
         psi = np.where(np.isneginf(relative.real), 0, np.exp(relative))
-        sums = self.contract(psi, strategy)
         with np.errstate(all="ignore"):
-            values = sums / psi[self.rows]
+            values = contract(psi) / psi[self.rows]
         tiny = np.flatnonzero(relative.real[self.rows] < LOG_TINY)
         if len(tiny):
             values[tiny] = self._quotients(log_psi, self.rows[tiny])
         return values
 
-    def contract(self, psi: NDArray[np.complex128], strategy: Strategy) -> NDArray[np.complex128]:
-        """Σ_D' H_DD' ψ(D') of the wanted rows, complex [M]."""
+    def contract(self, psi: Amplitudes, strategy: Strategy) -> Amplitudes:
+        """Σ_D' H_DD' ψ(D') of the wanted rows, complex [M].
+
+        Raises:
+            UserError: a determinant occurs twice.
+        """
+        repeated = len(self.words) - len(self.table)
+        if repeated:
+            raise UserError(
+                f"{repeated} determinants occur twice among {len(self.words)}, expected distinct ones"
+            )
         if strategy is Strategy.auto:
             strategy = self.work().cheapest()
         parts = np.ascontiguousarray(psi).view(np.float64).reshape(-1, 2)
@@ -192,7 +203,26 @@ class Subspace:
             self.tables.eri.reshape(n * n, n * n), psi, sums,
         )  # fmt: skip
 
-    def _place(self, targets: Groups) -> NDArray[np.int64]:
+    def pattern(self, targets: Indices, sources: Indices) -> tuple[Indices, Indices]:
+        """Positions of connected (target, source) pairs, D itself included; one array of each, sorted by neither."""
+        alpha, beta = self.strings
+        by_alpha, by_beta = self.groups(0, sources), self.groups(1, sources)
+        target_groups = self.groups(0, targets)
+        blocks = map_rows(
+            neighbour_rows, len(alpha), target_groups, by_alpha, by_beta, alpha.words, beta.words,
+            np.ascontiguousarray(beta.words[by_alpha.other].T), np.ascontiguousarray(alpha.words[by_beta.other].T),
+            *self.links,
+        )  # fmt: skip
+        counts = np.concatenate([block[0] for block in blocks])
+        return np.repeat(target_groups.order, counts), np.concatenate([block[1] for block in blocks])
+
+    def elements(self, rows: Indices, columns: Indices) -> Array:
+        """⟨D_row|H|D_column⟩ of pairs of positions in the set."""
+        values = np.empty(len(rows))
+        map_rows(element_rows, len(rows), rows, columns, self.words, self.tables, values)
+        return values
+
+    def _place(self, targets: Groups) -> Indices:
         """Where in ``rows`` each sorted target stands."""
         place = np.empty(len(self.words), dtype=np.int64)
         place[self.rows] = np.arange(len(self.rows))
@@ -211,7 +241,7 @@ class Subspace:
         map_rows(pair_rows, len(self.rows), self.rows, self.words, self.tables, psi, sums)
         return sums
 
-    def _quotients(self, log_psi: NDArray[np.complex128], rows: NDArray[np.int64]) -> NDArray[np.complex128]:
+    def _quotients(self, log_psi: Amplitudes, rows: Indices) -> Amplitudes:
         values = np.empty(len(rows), dtype=np.complex128)
         map_rows(
             quotient_rows, len(rows), rows, self.table.words, self.table.slots, self.tables, self.n_connected, log_psi,

@@ -10,7 +10,7 @@ from torch import Tensor
 from nnqs_lightning.ansatz.base import Ansatz
 from nnqs_lightning.distributed import all_gather_rows, all_reduce_max, all_reduce_sum
 from nnqs_lightning.fock import SampleBatch
-from nnqs_lightning.hamiltonian import MolecularHamiltonian
+from nnqs_lightning.hamiltonian import MolecularHamiltonian, Strategy
 from nnqs_lightning.vmc.base import LocalEnergies, LocalEnergy
 
 
@@ -31,12 +31,16 @@ class SubspaceLocalEnergy(LocalEnergy):
     never sampled. Its gradient moves amplitudes within S alone: what is not sampled does not grow.
     """
 
-    def __init__(self, weights: SubspaceWeights = SubspaceWeights.amplitudes) -> None:
+    def __init__(
+        self, weights: SubspaceWeights = SubspaceWeights.amplitudes, strategy: Strategy = Strategy.auto
+    ) -> None:
         """
         Args:
             weights: ``amplitudes`` for a variational energy, ``walkers`` for the sampler's counts (not variational).
+            strategy: how connected members of the set are found; ``auto`` takes the cheapest by a cost model.
         """
         self.weights = weights
+        self.strategy = strategy
 
     @torch.no_grad()
     def evaluate(self, hamiltonian: MolecularHamiltonian, ansatz: Ansatz, sample: SampleBatch) -> LocalEnergies:
@@ -44,14 +48,20 @@ class SubspaceLocalEnergy(LocalEnergy):
         determinants, offset = all_gather_rows(sample.determinants)
         log_psi, _ = all_gather_rows(sample.log_psi)
         mine = torch.arange(offset, offset + len(sample), device=determinants.device)
+        values, stats = self.values(hamiltonian, determinants, log_psi, mine)
         variational = self.weights is SubspaceWeights.amplitudes
         return LocalEnergies(
-            values=hamiltonian.local_energies(determinants, log_psi, rows=mine),
+            values=values,
             weights=born_weights(sample.log_psi) if variational else sample.weights,
             variational=variational,
-            stats={"local_energy/set_size": float(len(determinants))},
-            diagonal=hamiltonian.diagonal(sample.determinants),
+            stats={"local_energy/set_size": float(len(determinants)), **stats},
         )
+
+    def values(
+        self, hamiltonian: MolecularHamiltonian, determinants: Tensor, log_psi: Tensor, rows: Tensor
+    ) -> tuple[Tensor, dict[str, float]]:
+        """Local energies of the determinants at positions ``rows`` of the whole set, and figures for the log."""
+        return hamiltonian.local_energies(determinants, log_psi, rows, self.strategy), {}
 
 
 def born_weights(log_psi: Tensor) -> Tensor:
