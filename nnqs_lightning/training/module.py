@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from nnqs_lightning.chem import System
 from nnqs_lightning.errors import UserError
 from nnqs_lightning.fock import SampleBatch
 from nnqs_lightning.hamiltonian import MolecularHamiltonian
+from nnqs_lightning.optim import Pretraining
 from nnqs_lightning.optim.base import Direction
 from nnqs_lightning.optim.energy_gradient import EnergyGradient
 from nnqs_lightning.training import start
@@ -49,6 +51,7 @@ class NNQSModule(LightningModule):
         direction: Direction of descent: the energy gradient or a natural gradient.
         optimizer: Optimiser that descends along the direction.
         lr_scheduler: Schedule of the learning rate, advanced once a step.
+        pretraining: Supervised start of a new run, a fit to a cheap state; null for none.
         init_from: Checkpoint, of this system or another, whose fitting parameters training starts from.
         max_rows: Determinants in one differentiated forward pass; a larger step is recomputed piece by piece
             in the backward pass, which gives the same gradient in bounded memory.
@@ -63,6 +66,7 @@ class NNQSModule(LightningModule):
         direction: Direction = lazy_instance(EnergyGradient),  # noqa: B008
         optimizer: OptimizerFactory = torch.optim.AdamW,
         lr_scheduler: SchedulerFactory | None = None,
+        pretraining: Pretraining | None = None,
         init_from: str | None = None,
         max_rows: int = 8192,
     ) -> None:
@@ -80,12 +84,19 @@ class NNQSModule(LightningModule):
         self.scheduler_factory = lr_scheduler
         if init_from is not None:
             start.init_from(self.ansatz, init_from)
+        self.pretraining = pretraining
         self.max_rows = max_rows
         self.metrics = nn.ModuleDict({stage: EnergyMetrics() for stage in ("validate", "test", "exact")})
         self.survives_divergence = False
         """Set by a callback that takes the run back to a good state; without one a NaN ends it."""
         self._coefficients: Tensor | None = None
         self._n_pieces = 1
+
+    def setup(self, stage: str) -> None:
+        # Before the strategy shards anything; a resumed run takes its parameters from the checkpoint.
+        if stage == "fit" and self.pretraining is not None and not self.trainer.ckpt_path:
+            self.ansatz.to(self.trainer.strategy.root_device)
+            start.pretrain(self.pretraining, self.ansatz, self.hamiltonian, Path(self.trainer.default_root_dir))
 
     def configure_optimizers(self) -> Any:
         optimizer = self.optimizer_factory(self.ansatz.parameters())

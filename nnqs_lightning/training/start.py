@@ -1,16 +1,21 @@
-"""Starting parameters from a checkpoint of this system or of another one."""
+"""Where parameters start: from a checkpoint of this system or another, or fitted to a cheap state."""
 
 from __future__ import annotations
 
+import csv
+import time
 from pathlib import Path
 
 import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from torch import Tensor
 
+from nnqs_lightning import distributed
 from nnqs_lightning.ansatz import Ansatz, TransformerAnsatz
 from nnqs_lightning.ansatz.loading import load_matching
 from nnqs_lightning.errors import UserError
+from nnqs_lightning.hamiltonian import MolecularHamiltonian
+from nnqs_lightning.optim import Pretraining
 from nnqs_lightning.training.resume import resolve_ckpt_path
 from nnqs_lightning.training.strategies.shards import is_sharded, read_whole
 
@@ -45,3 +50,24 @@ def init_from(ansatz: Ansatz, path: str | Path) -> None:
         raise UserError(f"model.init_from starts a TransformerAnsatz, not a {type(ansatz).__name__}")
     report = load_matching(ansatz, read_ansatz_state(path))
     rank_zero_only(print)(f"{path}: {report}")
+
+
+def pretrain(pretraining: Pretraining, ansatz: Ansatz, hamiltonian: MolecularHamiltonian, folder: Path) -> None:
+    """Fit ``ansatz`` to the target of ``pretraining``; rank 0 keeps its progress in ``pretraining.csv``."""
+    started = time.monotonic()
+    steps = []
+    for figures in pretraining.run(ansatz, hamiltonian):
+        steps.append({**figures, "pretrain/seconds": time.monotonic() - started})
+    if distributed.rank() or not steps:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "pretraining.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, steps[-1])
+        writer.writeheader()
+        writer.writerows(steps)
+    last = steps[-1]
+    print(
+        f"supervised start from {type(pretraining.target).__name__}: {len(steps)} steps, "
+        f"1 − |⟨target|ψ⟩|² = {last['pretrain/infidelity']:.1e}, {last['pretrain/seconds']:.1f} s",
+        flush=True,
+    )
