@@ -35,8 +35,9 @@ class CachedSystem(System):
         if self._integrals is None:
             integrals = self._make_integrals()
             if self.wfn_sym is not None:
-                if integrals.orbsym is None:
-                    raise UserError("model.system.wfn_sym is set, but the orbitals have no irreps: leave it out")
+                possible = _irreps_of_determinants(integrals)
+                if self.wfn_sym not in possible:
+                    raise UserError(f"model.system.wfn_sym is {self.wfn_sym}: the determinants here have {possible}")
                 integrals = replace(integrals, wfn_sym=self.wfn_sym)
             self._integrals = integrals
         return self._integrals
@@ -61,3 +62,13 @@ class CachedSystem(System):
                 f"reference energies of {self.name}",
             )
         return self._references
+
+
+def _irreps_of_determinants(integrals: MolecularIntegrals) -> list[int]:
+    if integrals.orbsym is None:
+        raise UserError("model.system.wfn_sym is set, but the orbitals have no irreps: leave it out")
+    strings = {(0, 0)}
+    for label in integrals.orbsym:
+        strings |= {(n + 1, irrep ^ (label - 1)) for n, irrep in strings}
+    alpha, beta = ({irrep for n, irrep in strings if n == wanted} for wanted in (integrals.n_alpha, integrals.n_beta))
+    return sorted({(a ^ b) + 1 for a in alpha for b in beta})

@@ -119,13 +119,11 @@ class Molecule(CachedSystem):
         mole = scf.build_mole(self.atoms, self.unit, self.basis, self.charge, self.spin, self.symmetry)
         mean_field = mole.RHF() if self.spin == 0 else mole.ROHF()
         mean_field.conv_tol = scf.CONV_TOL
-        if not scf.converge(mean_field):
+        if not scf.converge(mean_field) or (self.stability and not scf.follow_instabilities(mean_field)):
             raise UserError(
                 f"Hartree-Fock does not converge for {self.name}, with DIIS or second order, from any start: "
                 "check model.system.atoms, .unit, .spin and .basis"
             )
-        if self.stability:
-            scf.follow_instabilities(mean_field)
         whole = _integrals_over_orbitals(mean_field)
         n_core = self._n_core(mole)
         return reduce_integrals(whole, *partition(whole.n_orb, whole.n_alpha, whole.n_beta, n_core, self.active_space))

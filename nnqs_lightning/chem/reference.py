@@ -21,14 +21,11 @@ T = TypeVar("T")
 SPIN_TOLERANCE = 1e-3
 """Largest accepted deviation of ⟨S²⟩ from S(S + 1)."""
 
-SPIN_PENALTIES = (0.2, 1.0)
-"""Hartree per unit of ⟨S²⟩ − S(S + 1), tried in turn to keep other spins away."""
+SPIN_PENALTIES = (0.0, 0.2, 1.0)
+"""Hartree per unit of ⟨S²⟩ − S(S + 1), tried in turn until a state of the right spin comes out."""
 
-EXACT_DIAGONALISATION = 2_000
-"""Up to this number of determinants all eigenvalues are at hand."""
-
-MANY_ROOTS, MANY_ROOTS_LIMIT = 4, 100_000
-"""Several roots are asked for, where that is quick: a Davidson start vector may be orthogonal to the ground state."""
+EXACT_DIAGONALISATION = 1_000
+"""The Hamiltonian of this many determinants is diagonalised at once, as preconditioner or for good."""
 
 MAX_CORRELATED_ORBITALS = 120
 """Coupled cluster and CISD are left out above: their integrals alone would fill the memory."""
@@ -127,63 +124,76 @@ def _ccsd(mean_field: Any) -> Any | None:
 def fci_energy(integrals: MolecularIntegrals, max_determinants: int, wfn_sym: int | None = None) -> float | None:
     """Lowest energy with S = spin / 2, in hartree; None where it costs too much or no such state is found.
 
-    Other spins are pushed up by a penalty (``pyscf.fci.addons.fix_spin_``), and ⟨S²⟩ of what comes back is checked:
-    an FCI solver that is not told the spin ends in the triplet of C2.
+    ⟨S²⟩ of the ground state of the sector is checked. Where it is another spin's, a penalty pushes those up
+    (``pyscf.fci.addons.fix_spin_``).
+
+    Args:
+        integrals: the Hamiltonian and its sector.
+        max_determinants: None is returned above this size.
+        wfn_sym: irrep of the state, Molpro numbering; None for the lowest of all.
     """
     size = n_determinants(integrals)
     if size > max_determinants:
         log.info("no FCI reference energy: %d determinants, max_fci_determinants is %d", size, max_determinants)
         return None
-    penalties: tuple[float, ...] = SPIN_PENALTIES
-    if size > MANY_ROOTS_LIMIT and integrals.spin == 0:
-        # The penalty costs more than H itself; singlets mostly come out right without it, and that is checked.
-        penalties = (0.0, *penalties)
-    for penalty in penalties:
-        energy = _lowest_of_spin(integrals, size, penalty, wfn_sym)
+    log.info("FCI reference energy of %d determinants", size)
+    for penalty in SPIN_PENALTIES:
+        energy = _lowest_of_spin(integrals, penalty, wfn_sym)
         if energy is not None:
             return energy + integrals.e_core
     log.warning("no FCI reference energy: no converged state has 2S = %d", integrals.spin)
     return None
 
 
-def _lowest_of_spin(integrals: MolecularIntegrals, size: int, penalty: float, wfn_sym: int | None) -> float | None:
+def _lowest_of_spin(integrals: MolecularIntegrals, penalty: float, wfn_sym: int | None) -> float | None:
     from pyscf.fci import spin_op
 
     n_orb, n_elec = integrals.n_orb, (integrals.n_alpha, integrals.n_beta)
     target = 0.5 * integrals.spin * (0.5 * integrals.spin + 1.0)
-    solver = _fci_solver(integrals, size, penalty, target, wfn_sym)
-    n_roots = min(size, MANY_ROOTS) if size <= MANY_ROOTS_LIMIT else 1
+    solver = _fci_solver(integrals, penalty, target, wfn_sym)
+    start = _start_vector(solver, integrals)
     try:
-        energies, vectors = solver.kernel(integrals.h1e, integrals.eri, n_orb, n_elec, nroots=n_roots)
+        energy, vector = solver.kernel(integrals.h1e, integrals.eri, n_orb, n_elec, ci0=start)
     except ValueError as error:  # how the singlet solver says that it met another spin
         log.info("FCI: %s", error)
         return None
-    if n_roots == 1:
-        energies, vectors = [energies], [vectors]
-    right = [
-        float(energy)
-        for energy, vector, converged in zip(energies, vectors, np.atleast_1d(solver.converged), strict=False)
-        if converged and abs(spin_op.spin_square0(vector, n_orb, n_elec)[0] - target) < SPIN_TOLERANCE
-    ]
-    return min(right, default=None)
+    if not solver.converged or abs(spin_op.spin_square0(vector, n_orb, n_elec)[0] - target) > SPIN_TOLERANCE:
+        return None
+    return float(energy)
 
 
-def _fci_solver(integrals: MolecularIntegrals, size: int, penalty: float, target: float, wfn_sym: int | None) -> Any:
+def _fci_solver(integrals: MolecularIntegrals, penalty: float, target: float, wfn_sym: int | None) -> Any:
     from pyscf.fci import addons, direct_spin0, direct_spin0_symm, direct_spin1, direct_spin1_symm
 
+    # The spin0 solvers keep c_αβ = c_βα: half the work and no odd S, but they know no penalty.
+    singlet = integrals.spin == 0 and not penalty
     if wfn_sym is None:
-        solver = (direct_spin1 if penalty else direct_spin0).FCISolver(None)
+        solver = (direct_spin0 if singlet else direct_spin1).FCISolver(None)
     else:
         assert integrals.orbsym is not None
-        solver = (direct_spin1_symm if penalty else direct_spin0_symm).FCISolver(None)
+        solver = (direct_spin0_symm if singlet else direct_spin1_symm).FCISolver(None)
         solver.orbsym = np.array(integrals.orbsym) - 1
         solver.wfnsym = wfn_sym - 1
     solver.verbose = 0
     solver.conv_tol = 1e-10
     solver.max_cycle = 300
-    if size <= EXACT_DIAGONALISATION:
-        solver.pspace_size = size
+    solver.pspace_size = min(n_determinants(integrals), EXACT_DIAGONALISATION)
     return addons.fix_spin_(solver, shift=penalty, ss=target) if penalty else solver
+
+
+def _start_vector(solver: Any, integrals: MolecularIntegrals) -> Array:
+    """A random vector of low energy, [n_alpha strings, n_beta strings].
+
+    It overlaps with states of every symmetry. From PySCF's own start, the lowest determinants, the Davidson iteration
+    of C2 or of singlet O2 ends in an excited state of their symmetry.
+    """
+    n_orb, n_elec = integrals.n_orb, (integrals.n_alpha, integrals.n_beta)
+    diagonal = np.asarray(solver.make_hdiag(integrals.h1e, integrals.eri, n_orb, n_elec))
+    diagonal = diagonal.reshape(comb(n_orb, n_elec[0]), comb(n_orb, n_elec[1]))
+    vector = np.random.default_rng(0).normal(size=diagonal.shape) / (diagonal - diagonal.min() + 0.3) ** 3
+    if integrals.spin == 0:
+        vector = vector + vector.T
+    return np.asarray(vector / np.linalg.norm(vector))
 
 
 def determinant_energy(integrals: MolecularIntegrals) -> float:

@@ -108,17 +108,29 @@ def converge(mean_field: Any, guess: Array | None = None) -> bool:
             break
     if not mean_field.converged:
         return False
+    _sort_by_occupation(mean_field)
+    return True
+
+
+def _sort_by_occupation(mean_field: Any) -> None:
+    from pyscf import lib
+
     order = np.lexsort((mean_field.mo_energy, -mean_field.mo_occ))
     mean_field.mo_coeff = mean_field.mo_coeff[:, order]
-    mean_field.mo_energy = mean_field.mo_energy[order]
     mean_field.mo_occ = mean_field.mo_occ[order]
-    return True
+    energies = np.asarray(mean_field.mo_energy)[order]
+    fock = mean_field.get_fock()
+    if hasattr(fock, "focka"):  # ROHF: perturbation theory needs the energies of either spin
+        by_spin = (np.diag(mean_field.mo_coeff.T @ part @ mean_field.mo_coeff) for part in (fock.focka, fock.fockb))
+        energies = lib.tag_array(energies, **dict(zip(("mo_ea", "mo_eb"), by_spin, strict=True)))
+    mean_field.mo_energy = energies
 
 
 def _first_order(mean_field: Any, guess: Array | None) -> bool:
     try:
         mean_field.kernel(guess)
-    except SOLVER_FAILURES:
+    except SOLVER_FAILURES as error:
+        log.info("the self-consistent field broke off: %s", error)
         mean_field.converged = False
     return bool(mean_field.converged)
 
@@ -130,19 +142,25 @@ def _second_order(mean_field: Any, mo_coeff: Array, mo_occ: Array) -> bool:
     newton.max_cycle = 100
     try:
         newton.kernel(mo_coeff, mo_occ)
-    except SOLVER_FAILURES:
+    except SOLVER_FAILURES as error:
+        log.info("the self-consistent field broke off: %s", error)
         return False
     for name in ("mo_coeff", "mo_occ", "mo_energy", "e_tot", "converged"):
         setattr(mean_field, name, getattr(newton, name))
     return bool(mean_field.converged)
 
 
-def follow_instabilities(mean_field: Any) -> None:
-    """Leave saddle points: rotate the orbitals along internal instabilities until there is none."""
+def follow_instabilities(mean_field: Any) -> bool:
+    """Leave saddle points: rotate the orbitals along internal instabilities until there is none.
+
+    Returns:
+        Whether the last field converged.
+    """
     for _ in range(MAX_STABILITY_STEPS):
         orbitals, _, stable, _ = mean_field.stability(return_status=True)
         if stable:
-            return
+            return True
         if not converge(mean_field, mean_field.make_rdm1(orbitals, mean_field.mo_occ)):
-            break
+            return False
     log.warning("the self-consistent field is still unstable after %d rotations", MAX_STABILITY_STEPS)
+    return True

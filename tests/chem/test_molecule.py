@@ -102,6 +102,11 @@ def test_the_state_of_a_chosen_irrep_is_found() -> None:
     assert other > free + 0.1
 
 
+def test_an_irrep_that_no_determinant_has_is_refused() -> None:
+    with pytest.raises(UserError, match=r"model\.system\.wfn_sym is 5: the determinants here have \[1, 2, 3, 4\]"):
+        Molecule(WATER, symmetry=True, wfn_sym=5).integrals()
+
+
 def test_orbital_signs_do_not_depend_on_the_solver() -> None:
     rng = np.random.default_rng(0)
     orbitals = rng.normal(size=(5, 4))
@@ -120,10 +125,11 @@ def test_a_field_that_diis_cannot_converge_is_finished_in_second_order() -> None
     assert stalled.e_tot == pytest.approx(reference, abs=1e-8)
 
 
-def test_a_field_that_does_not_converge_is_never_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scf, "converge", lambda *_: False)
+@pytest.mark.parametrize("step", ["converge", "follow_instabilities"])
+def test_a_field_that_does_not_converge_is_never_used(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    monkeypatch.setattr(scf, step, lambda *_: False)
     with pytest.raises(UserError, match=r"Hartree-Fock does not converge .*model\.system\.atoms"):
-        Molecule([("N", 0.0, 0.0, 0.0), ("N", 0.0, 0.0, 1.1234)]).integrals()
+        Molecule([("N", 0.0, 0.0, 0.0), ("N", 0.0, 0.0, 1.1234)], stability=True).integrals()
 
 
 def test_following_instabilities_lowers_a_saddle_point() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nnqs_lightning.chem import Fcidump, HubbardChain, MolecularIntegrals, Molecule, read_fcidump
+from nnqs_lightning.chem import ActiveSpace, Fcidump, HubbardChain, MolecularIntegrals, Molecule, read_fcidump
 from nnqs_lightning.chem.reference import compute_reference_energies, determinant_energy, fci_energy
 from nnqs_lightning.errors import UserError
 
@@ -24,6 +24,18 @@ def test_molecules_have_their_published_energies(molecules: dict[str, dict[str, 
     found = molecule(molecules[name]).reference_energies()
     for method in ("hf", "ccsd", "ccsd_t", "fci"):
         assert getattr(found, method) == pytest.approx(molecules[name][f"e_{method}"], abs=1e-6), method
+
+
+def test_every_method_agrees_with_pyscf_on_the_molecule_itself(molecules: dict[str, dict[str, Any]]) -> None:
+    from pyscf import cc, ci, gto, mp, scf
+
+    mole = gto.M(atom=molecules["ch2"]["atoms"], basis="sto-3g", spin=2, verbose=0)
+    mean_field = scf.ROHF(mole).run(conv_tol=1e-11)
+    found = molecule(molecules["ch2"]).reference_energies()
+    assert found.hf == pytest.approx(mean_field.e_tot, abs=1e-8)
+    assert found.mp2 == pytest.approx(mp.MP2(mean_field).run().e_tot, abs=1e-7)
+    assert found.cisd == pytest.approx(ci.CISD(mean_field).run().e_tot, abs=1e-7)
+    assert found.ccsd == pytest.approx(cc.CCSD(mean_field).run().e_tot, abs=1e-6)
 
 
 @pytest.mark.slow
@@ -125,6 +137,13 @@ def test_fci_of_carbon_is_the_singlet_though_its_solver_prefers_the_triplet(
     naive = fci.direct_spin1.kernel(integrals.h1e, integrals.eri, 10, (6, 6))[0] + integrals.e_core
     assert naive == pytest.approx(-74.645904, abs=1e-5), "the trap is gone, and this test with it"
     assert fci_energy(integrals, 100_000) == pytest.approx(-74.690782, abs=1e-6)
+
+
+def test_fci_of_singlet_oxygen_is_not_caught_in_an_excited_state() -> None:
+    """In six active orbitals all eigenvalues are at hand; a start of the lowest determinants misses the ¹Δ state."""
+    oxygen = Molecule([("O", 0.0, 0.0, 0.0), ("O", 0.0, 0.0, 1.2)], active_space=ActiveSpace(8, 6))
+    integrals = oxygen.integrals()
+    assert fci_energy(integrals, 1000) == pytest.approx(eigenvalues(integrals)[1][0], abs=1e-8)
 
 
 def test_fci_above_the_limit_is_left_out(make_integrals: Callable[..., MolecularIntegrals]) -> None:
