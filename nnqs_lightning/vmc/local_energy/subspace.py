@@ -55,6 +55,7 @@ class SubspaceLocalEnergy(LocalEnergy):
             weights=born_weights(sample.log_psi) if variational else sample.weights,
             variational=variational,
             stats={"local_energy/set_size": float(len(determinants)), **stats},
+            diagonal=hamiltonian.diagonal(sample.determinants),
         )
 
     def values(
