@@ -54,6 +54,8 @@ from nnqs_lightning.training.watch import EnergyWatch
 
 STEPS, SAVE_EVERY = 30, 3
 PHASES = ("sampling", "local energy", "differentiated pass", "save", "between steps")
+READY = "ready"
+"""From here on a run answers to signals; before, Python itself is starting."""
 TMPFS_BYTES = 6 << 20
 
 
@@ -61,16 +63,16 @@ class Beacon:
     """How often a run has entered each phase, in memory that it shares with the process that wants to kill it."""
 
     def __init__(self) -> None:
-        self.memory = mmap.mmap(-1, 8 * len(PHASES))
+        self.memory = mmap.mmap(-1, 8 * (1 + len(PHASES)))
 
     def reset(self) -> None:
         self.memory[:] = bytes(len(self.memory))
 
     def enter(self, phase: str) -> None:
-        struct.pack_into("q", self.memory, 8 * PHASES.index(phase), self.count(phase) + 1)
+        struct.pack_into("q", self.memory, 8 * (*PHASES, READY).index(phase), self.count(phase) + 1)
 
     def count(self, phase: str) -> int:
-        return struct.unpack_from("q", self.memory, 8 * PHASES.index(phase))[0]
+        return struct.unpack_from("q", self.memory, 8 * (*PHASES, READY).index(phase))[0]
 
 
 BEACON = Beacon()
@@ -138,6 +140,7 @@ class Run:
             for stream in (1, 2):
                 os.dup2(log, stream)
             signals.install()
+            BEACON.enter(READY)
             exit_if_cut_short(fit(self.folder))
             code = 0
         except SystemExit as stop:
@@ -188,6 +191,7 @@ def send(number: signal.Signals) -> Strike:
     """A stop signal at a random moment, set-up included."""
 
     def strike(run: Run, tally: Tally) -> None:
+        wait_for(run, READY, 1)
         wait_for(run, "between steps", random.randint(0, STEPS - 2))
         time.sleep(random.uniform(0, 0.02))
         sent = time.monotonic()

@@ -69,21 +69,26 @@ class Manifest:
             UserError: if a newer version of this package wrote it.
         """
         try:
-            entries = json.loads((checkpoint / MANIFEST).read_bytes())
-            written_format = int(entries["format"])
+            fields = json.loads((checkpoint / MANIFEST).read_bytes())
+            checksum, written_format = fields.pop("checksum"), int(fields["format"])
         except FileNotFoundError:
             raise DamagedCheckpoint(f"{checkpoint} has no {MANIFEST}") from None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise DamagedCheckpoint(f"{checkpoint / MANIFEST} is unreadable ({error})") from None
+        if checksum != _checksum(fields):
+            raise DamagedCheckpoint(f"{checkpoint / MANIFEST} is not what was written: its checksum differs")
         if written_format > FORMAT:
             raise UserError(
                 f"{checkpoint} has checkpoint format {written_format}, this version reads up to {FORMAT}: "
                 "upgrade nnqs_lightning"
             )
-        try:
-            return cls(**{name: entries[name] for name in cls.__dataclass_fields__})
-        except KeyError as error:
-            raise DamagedCheckpoint(f"{checkpoint / MANIFEST} lacks {error}") from None
+        return cls(**fields)
+
+    def write(self, checkpoint: Path) -> None:
+        """Write ``checkpoint``'s manifest, with a checksum of its own."""
+        fields = asdict(self)
+        content = json.dumps({**fields, "checksum": _checksum(fields)}, indent=1)
+        (checkpoint / MANIFEST).write_text(content + "\n", encoding="utf-8")
 
 
 class CheckpointStore:
@@ -146,7 +151,7 @@ class CheckpointStore:
         }
         serial = 1 + max((manifest.serial for _, manifest in self.newest_first()), default=0)
         manifest = Manifest(serial=serial, files=files, **figures)
-        (writing / MANIFEST).write_text(json.dumps(asdict(manifest), indent=1) + "\n", encoding="utf-8")
+        manifest.write(writing)
         for path in [*_files(writing), *(p for p in writing.rglob("*") if p.is_dir()), writing]:
             _sync(path)
         target = _free_name(self.folder / f"step-{manifest.step:08d}")
@@ -239,6 +244,10 @@ def _free_name(path: Path) -> Path:
         version += 1
         candidate = path.with_name(f"{path.name}-v{version}")
     return candidate
+
+
+def _checksum(fields: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 def _sha256(path: Path) -> str:

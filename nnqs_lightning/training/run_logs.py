@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -35,42 +36,43 @@ class RunCSVLogger(CSVLogger):
 
     @rank_zero_only
     def save(self) -> None:
-        path = Path(self.experiment.metrics_file_path)
-        length = path.stat().st_size if path.exists() else None
         try:
             super().save()
         except OSError as error:
-            rank_zero_warn(f"{path} could not be written ({error}): its rows wait in memory")
-            if length is not None:
-                with path.open("rb+") as file:
-                    file.truncate(length)
+            rank_zero_warn(f"{self.experiment.metrics_file_path} was not written ({error}): its rows wait in memory")
 
     @rank_zero_only
     def drop_from(self, step: int) -> None:
         """Remove the rows of ``step`` and after, and torn ones."""
         path = Path(self.experiment.metrics_file_path)
-        if not path.exists():
-            return
-        with path.open(newline="") as file:
-            reader = csv.DictReader(file)
-            names = list(reader.fieldnames or [])
-            rows = [row for row in reader if _is_before(row, step)]
-        temporary = path.with_suffix(".continued")
-        with temporary.open("w", newline="") as file:
-            writer = csv.DictWriter(file, fieldnames=names)
-            writer.writeheader()
-            writer.writerows(rows)
-        temporary.replace(path)
+        if path.exists():
+            names, rows = _read(path)
+            _write(path, names, [row for row in rows if _is_before(row, step)])
 
 
 class _ContinuedWriter(ExperimentWriter):
-    """Lightning's own writer deletes the file of an earlier process."""
+    """Lightning's own writer deletes the file of an earlier process, and tears it where the disk is full."""
 
     def _check_log_dir_exists(self) -> None:
         path = Path(self.metrics_file_path)
         if path.exists():
-            with path.open(newline="") as file:
-                self.metrics_keys = list(csv.DictReader(file).fieldnames or [])
+            self.metrics_keys = _read(path)[0]
+
+    def save(self) -> None:
+        """Write the rows that wait, all or none.
+
+        Raises:
+            OSError: they could not be written, and wait on.
+        """
+        if not self.metrics:
+            return
+        path = Path(self.metrics_file_path)
+        names = sorted({*self.metrics_keys, *(name for row in self.metrics for name in row)})
+        if path.exists() and names == self.metrics_keys:
+            _append(path, names, self.metrics)
+        else:
+            _write(path, names, [*(_read(path)[1] if path.exists() else []), *self.metrics])
+        self.metrics_keys, self.metrics = names, []
 
 
 class RunTensorBoardLogger(TensorBoardLogger):
@@ -133,6 +135,34 @@ def flush_logs(loggers: Iterable[Logger]) -> None:
             logger.experiment.flush()
         else:
             logger.save()
+
+
+def _read(path: Path) -> tuple[list[str], list[dict[str, Any]]]:
+    with path.open(newline="") as file:
+        reader = csv.DictReader(file)
+        return list(reader.fieldnames or []), list(reader)
+
+
+def _write(path: Path, names: list[str], rows: list[dict[str, Any]]) -> None:
+    temporary = path.with_suffix(".writing")
+    try:
+        with temporary.open("w", newline="") as file:
+            writer = csv.DictWriter(file, fieldnames=names)
+            writer.writeheader()
+            writer.writerows(rows)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _append(path: Path, names: list[str], rows: list[dict[str, Any]]) -> None:
+    length = path.stat().st_size
+    try:
+        with path.open("a", newline="") as file:
+            csv.DictWriter(file, fieldnames=names).writerows(rows)
+    except OSError:
+        os.truncate(path, length)
+        raise
 
 
 def _is_before(row: dict[str, Any], step: int) -> bool:

@@ -58,6 +58,7 @@ def fit(
     request: str | None = "auto",
     callbacks: list[Callback] | None = None,
     every_steps: int = 4,
+    every_minutes: float = 0.0,
     keep: int = 3,
     module: TinyModule | None = None,
     logs: bool = True,
@@ -65,7 +66,7 @@ def fit(
 ) -> Trainer:
     """Train for ``steps`` in all and return the trainer."""
     module = module or TinyModule(steps)
-    checkpoint = RunCheckpoint(every_steps=every_steps, every_minutes=0, keep=keep)
+    checkpoint = RunCheckpoint(every_steps=every_steps, every_minutes=every_minutes, keep=keep)
     trainer = Trainer(
         accelerator="cpu",
         max_steps=steps,
