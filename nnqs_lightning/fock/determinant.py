@@ -35,7 +35,7 @@ def pack(occupation: Tensor) -> Tensor:
     bits[:, :, :n_orb] = occupation.transpose(1, 2).to(torch.int64)
     shifts = torch.arange(WORD_BITS, device=occupation.device)
     # The bits are disjoint, so the wrapping int64 sum is a bitwise or, bit 63 (the sign) included.
-    return (bits.view(n, 2, -1, WORD_BITS) << shifts).sum(-1)
+    return (bits.unflatten(2, (-1, WORD_BITS)) << shifts).sum(-1)
 
 
 def unpack(determinants: Tensor, n_orb: int) -> Tensor:

@@ -124,7 +124,9 @@ class KeyValueCache:
         pool = self.pool.rows[layer]
         out = pool.new_empty((len(weights), pool.shape[1] // 2))
         _, kernel = self._kernels(out.shape[1] // self.n_heads)
-        kernel(weights.squeeze(2).contiguous().to(pool.dtype).numpy(), pool.numpy(), self.ancestors.numpy(), out.numpy())
+        kernel(
+            weights.squeeze(2).contiguous().to(pool.dtype).numpy(), pool.numpy(), self.ancestors.numpy(), out.numpy()
+        )
         return out.unsqueeze(1)
 
     def _kernels(self, d_head: int) -> tuple[Kernel, Kernel]:
