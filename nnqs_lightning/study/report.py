@@ -35,7 +35,7 @@ def write(study: Study, results: Results) -> list[Path]:
     }
     for title, members in plots.strata(study, results).items():
         name = title.replace(", ", "-")
-        pairs = pair_matrices(prepare(members[0][0].config, rng_seed=0).module.hamiltonian.integrals)
+        pairs = _pairs(members[0][0])
         figures[f"attention-{name}"] = plots.attention_beside_pairs(study, members, title, pairs)
         figures[f"bias-{name}"] = plots.bias_against_exchange(study, members, title, pairs["exchange"])
     for target in study.targets:
@@ -56,6 +56,10 @@ def write(study: Study, results: Results) -> list[Path]:
     report = folder / "report.md"
     report.write_text("\n\n".join(sections) + "\n", encoding="utf-8")
     return [report, *paths]
+
+
+def _pairs(cell: Cell) -> dict[str, Array]:
+    return pair_matrices(prepare(cell.config, cell.rng_seed).module.hamiltonian.integrals)
 
 
 def all_scopes(study: Study, results: Results) -> dict[str, Array]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,14 +11,17 @@ from tiny_study import BASE, POSITIONAL, chain, scheme
 from nnqs_lightning.study.design import Fragment, Study
 
 
-@pytest.fixture
-def make_study(tmp_path: Path) -> Callable[..., Study]:
+@pytest.fixture(scope="session")
+def make_study(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Study]:
+    """Studies in folders that are new, or given."""
+
     def make(
         schemes: dict[str, dict[str, Any]] | None = None,
         systems: dict[str, dict[str, Any]] | None = None,
         targets: dict[str, dict[str, Any]] | None = None,
         seeds: int = 2,
         baseline: str = "learned",
+        folder: str | None = None,
     ) -> Study:
         schemes = schemes or {
             "learned": scheme(f"{POSITIONAL}.LearnedAbsolute"),
@@ -32,7 +34,7 @@ def make_study(tmp_path: Path) -> Callable[..., Study]:
             base=Fragment(BASE),
             compare="scheme",
             baseline=baseline,
-            folder=str(tmp_path / "study"),
+            folder=folder or str(tmp_path_factory.mktemp("study")),
             seeds=seeds,
             targets={name: Fragment(entry) for name, entry in (targets or {}).items()},
         )

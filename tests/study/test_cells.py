@@ -46,7 +46,7 @@ def test_a_finished_cell_is_not_run_again(make_study: MakeStudy) -> None:
     study = make_study(seeds=1)
     assert len(run_all(study)) == 3
     assert run_all(study) == {}
-    wider = make_study(seeds=2)
+    wider = make_study(seeds=2, folder=study.folder)
     assert set(run_all(wider)) == {cell.label for cell in wider.cells() if cell.seed == 2}
 
 
