@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nnqs_lightning.ansatz.base import AutoregressiveAnsatz
-from nnqs_lightning.fock import SampleBatch, Sector, pack, unpack
+from nnqs_lightning.fock import Sector, pack, unpack
 from nnqs_lightning.sampling import random, tree
 
 
@@ -108,15 +108,21 @@ class Intervals:
 
 
 class RecordedTree(_NetworkFree):
-    """A draw that has been made: its conditionals are the shares of walkers, so :meth:`rule` repeats it exactly."""
+    """Any weights on given determinants as conditionals: those of a draw, which :meth:`rule` repeats, or a density.
 
-    def __init__(self, sector: Sector, batch: SampleBatch) -> None:
+    Args:
+        sector: where it lives.
+        determinants: int64 [N, 2, W], in any order.
+        weights: [N], positive; walkers (int64) or probabilities (float64).
+    """
+
+    def __init__(self, sector: Sector, determinants: Tensor, weights: Tensor) -> None:
         super().__init__()
         self.sector = sector
-        tokens = self.to_tokens(batch.determinants).to(torch.uint8)
-        assert batch.counts is not None
-        self.leaves = tree.Nodes(tokens, batch.counts, batch.log_psi.real * 2, batch.counts)
-        self.walkers = torch.cat([torch.zeros(1, dtype=torch.int64), batch.counts.cumsum(0)])
+        tokens = self.to_tokens(determinants).to(torch.uint8)
+        self.leaves = tree.in_order(tree.Nodes(tokens, weights, weights.double().log(), torch.arange(len(weights))))
+        tokens = self.leaves.tokens
+        self.walkers = torch.cat([weights.new_zeros(1), self.leaves.values.cumsum(0)])
         # Number of leaves before each whose token at a depth is at most k, so that a child's interval is a difference.
         self.ranks = torch.stack([(tokens.long() == k).cumsum(0) for k in range(4)])
         self.ranks = torch.cat([torch.zeros_like(self.ranks[:, :1]), self.ranks], 1)

@@ -42,7 +42,7 @@ class GumbelTopKSampler(AutoregressiveSampler):
         UserError: n_unique or chunk_size below 1.
     """
 
-    def __init__(self, n_unique: int = 4096, max_cache_bytes: int = 2**30, chunk_size: int = 1024) -> None:
+    def __init__(self, n_unique: int = 4096, max_cache_bytes: int = 2**30, chunk_size: int = 4096) -> None:
         super().__init__(max_cache_bytes, chunk_size)
         if n_unique < 1:
             raise UserError(f"data.sampler.n_unique is {n_unique}: set it to 1 or more")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nnqs_lightning import distributed
+from nnqs_lightning import distributed, memory
 from nnqs_lightning.ansatz.base import AutoregressiveAnsatz
 from nnqs_lightning.errors import UserError
 from nnqs_lightning.fock import SampleBatch, Sector
@@ -98,7 +98,7 @@ def leaves(ansatz: AutoregressiveAnsatz, branches: list[Branch], rule: Rule, row
     """Walk the tree below ``branches`` and give its leaves, in pieces and in no particular order.
 
     Depth first in pieces of at most ``rows`` nodes, so that no more than one decoding state of ``rows`` rows per depth
-    is alive; breadth first where a whole level fits into one piece.
+    is alive; breadth first where a whole level fits into one piece. Pieces are halved when memory runs out.
     """
     stack = list(reversed(branches))
     while stack:
@@ -107,7 +107,11 @@ def leaves(ansatz: AutoregressiveAnsatz, branches: list[Branch], rule: Rule, row
             yield complete_nodes
         pieces = branch.pieces(rows)
         if len(pieces) == 1:
-            stack.append(expand(ansatz, branch, rule))
+            try:
+                stack.append(expand(ansatz, branch, rule))
+            except memory.ERRORS as error:
+                rows = memory.halved(len(branch.nodes), error)
+                stack.append(branch)
         else:
             stack.extend(reversed(pieces))
 
@@ -175,18 +179,19 @@ def in_order(nodes: Nodes) -> Nodes:
     """
     order = torch.arange(len(nodes), device=nodes.log_p.device)
     for start in reversed(range(0, nodes.depth, TOKENS_PER_WORD)):
-        words = nodes.tokens[:, start : start + TOKENS_PER_WORD].long()
-        places = torch.arange(words.shape[1], device=words.device).flip(0)
-        key = (words << 2 * places).sum(1)
+        key = torch.zeros_like(nodes.hashes)
+        for token in nodes.tokens[:, start : start + TOKENS_PER_WORD].unbind(1):
+            key = (key << 2) + token
         order = order[torch.sort(key[order], stable=True).indices]
     return nodes[order]
 
 
 def to_batch(ansatz: AutoregressiveAnsatz, nodes: Nodes, weights: Tensor, rows: int) -> SampleBatch:
-    """The sample that leaves make; phases are evaluated ``rows`` at a time."""
-    determinants = ansatz.to_determinants(nodes.tokens.long())
+    """The sample that leaves make; determinants and phases are evaluated ``rows`` at a time."""
     with torch.no_grad():
-        phases = torch.cat([ansatz.phase(part) for part in determinants.split(rows)])
+        parts = [ansatz.to_determinants(tokens.long()) for tokens in nodes.tokens.split(rows)]
+        phases = torch.cat([ansatz.phase(part) for part in parts])
+    determinants = torch.cat(parts)
     return SampleBatch(determinants, torch.complex(0.5 * nodes.log_p, phases), weights)
 
 

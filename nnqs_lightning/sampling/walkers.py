@@ -56,7 +56,7 @@ class WalkerSampler(AutoregressiveSampler):
         min_walkers: int | float = 100,
         max_walkers: int | float | None = None,
         max_cache_bytes: int = 2**30,
-        chunk_size: int = 1024,
+        chunk_size: int = 4096,
     ) -> None:
         super().__init__(max_cache_bytes, chunk_size)
         self.n_walkers = self._walkers("n_walkers", n_walkers)
@@ -96,8 +96,8 @@ class WalkerSampler(AutoregressiveSampler):
         with torch.inference_mode():
             root = tree.Branch.root(value, random.draw_key(seed, step, stream))
             share = self.own_share(ansatz, root, self._rule, self.n_walkers)
-            pieces = share.leaves + list(tree.leaves(ansatz, share.branches, self._rule, rows))
-        nodes = self.settle(tree.concatenate(pieces))
+            nodes = tree.concatenate(share.leaves + list(tree.leaves(ansatz, share.branches, self._rule, rows)))
+        nodes = self.settle(nodes)
         self._check_total(nodes.values)
         batch = tree.to_batch(ansatz, nodes, nodes.values.double() / self.n_walkers, rows)
         batch.counts = nodes.values
