@@ -146,8 +146,7 @@ def fire(scheme, head, i, j, places, q, k) -> float:
     count = places[i] - scheme.context.start_position
     ratio = psi(places[i] - places[j]) / psi(max(count, abs(float(weights(scheme, "threshold")))))
     hidden = weights(scheme, "network.0.weight")[:, 0] * ratio + weights(scheme, "network.0.bias")
-    output = weights(scheme, "network.2.weight") @ np.maximum(hidden, 0) + weights(scheme, "network.2.bias")
-    return output[head]
+    return weights(scheme, "network.2.weight")[head] @ np.maximum(hidden, 0)
 
 
 def cope(scheme, head, i, j, places, q, k) -> float:

@@ -111,9 +111,9 @@ each_start = pytest.mark.parametrize("start_place", ["shared", "own"])
 
 
 def build_scheme(name: str, start_place: str, n_positions: int = L) -> PositionalScheme:
-    """A scheme in float64 with random parameters, since some start at zero."""
+    """A scheme in float64 with shaken parameters, since some start at zero."""
     start_position = 0 if start_place == "shared" else -1
-    return randomize(CASES[name].factory(make_context(start_position, n_positions)).double())
+    return shake(CASES[name].factory(make_context(start_position, n_positions)).double())
 
 
 def make_context(start_position: int, n_positions: int = L) -> PositionContext:
@@ -121,10 +121,11 @@ def make_context(start_position: int, n_positions: int = L) -> PositionContext:
     return PositionContext(n_positions, D_MODEL, N_HEADS, D_HEAD, start_position, pairs, features)
 
 
-def randomize(module: torch.nn.Module) -> torch.nn.Module:
+def shake(module: torch.nn.Module) -> torch.nn.Module:
     torch.manual_seed(5)
-    for parameter in module.parameters():
-        torch.nn.init.normal_(parameter, std=0.7)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(0.7 * torch.randn(parameter.shape, dtype=parameter.dtype))
     return module
 
 
@@ -134,7 +135,7 @@ def build_ansatz(name: str, start_place: str, integrals, **options) -> Transform
         integrals, D_MODEL, N_HEADS, positional=CASES[name].factory, start_place=start_place, **options
     ).double()
     torch.manual_seed(7)
-    randomize(ansatz.decoder.positional)
+    shake(ansatz.decoder.positional)
     torch.nn.init.normal_(ansatz.decoder.head.weight, std=0.4)
     return ansatz
 
@@ -194,6 +195,16 @@ def test_cached_decoding_equals_the_full_pass(name, start_place, dtype, toleranc
         torch.testing.assert_close(conditionals, full[rows, i], rtol=0, atol=tolerance)
         parents = torch.zeros_like(rows) if i == 0 else torch.arange(len(tokens)).roll(1)
         state = ansatz.advance(state, parents, tokens[rows.roll(1), i])
+
+
+@each_scheme
+def test_every_parameter_of_a_scheme_learns(name, integrals):
+    ansatz = build_ansatz(name, "shared", integrals)
+    scheme = ansatz.decoder.positional
+    (ansatz.log_psi(ansatz.sector.determinants()).real * torch.linspace(-1, 1, ansatz.sector.size)).sum().backward()
+    for parameter_name, parameter in scheme.named_parameters():
+        assert torch.isfinite(parameter.grad).all(), parameter_name
+        assert parameter.grad.abs().max().item() > 1e-9, parameter_name
 
 
 @each_start

@@ -59,7 +59,9 @@ class Fire(PositionalScheme):
         super().__init__(context)
         if hidden < 1:
             raise UserError(f"hidden is {hidden}, expected at least 1: change model.ansatz.positional.hidden")
-        self.network = nn.Sequential(nn.Linear(1, hidden), nn.ReLU(), nn.Linear(hidden, context.n_heads))
+        # No bias at the end: the softmax over keys would cancel it.
+        last = nn.Linear(hidden, context.n_heads, bias=False)
+        self.network = nn.Sequential(nn.Linear(1, hidden), nn.ReLU(), last)
         self.c = nn.Parameter(torch.tensor(c))
         self.threshold = nn.Parameter(torch.tensor(float(threshold or context.n_positions)))
 
