@@ -55,7 +55,7 @@ elif ((status == 0 || status == 2)); then
     exit "$status" # finished, or a mistake in the configuration that another start would only repeat
 fi
 # A rank died. Start again from the last checkpoint, unless that has happened too often without a new one.
-newest=$(find "$run_dir/checkpoints" -maxdepth 1 -name 'step-*' -printf '%f\n' 2>/dev/null | sort | tail -n 1)
+newest=$({ find "$run_dir/checkpoints" -maxdepth 1 -name 'step-*' -printf '%f\n' 2>/dev/null || true; } | sort | tail -n 1)
 read -r before crashes 2>/dev/null <"$run_dir/.crashes" || { before=none crashes=0; }
 if [[ ${newest:-start} != "$before" ]]; then crashes=0; fi
 echo "${newest:-start} $((crashes + 1))" >"$run_dir/.crashes"
