@@ -15,7 +15,10 @@ from nnqs_lightning.optim.base import Direction
 from nnqs_lightning.optim.per_sample import AMPLITUDE, PROBE_ROWS, PerSampleScores
 from nnqs_lightning.optim.tangent import TangentSpace, tangent_space
 from nnqs_lightning.vmc.base import LocalEnergies
-from nnqs_lightning.vmc.estimators import weighted_mean
+from nnqs_lightning.vmc.estimators import EnergyEstimate, estimate_energy, weighted_mean
+
+MAX_DAMPING = 0.1
+"""Beyond it the step is that of the plain gradient anyway."""
 
 
 class MinSR(Direction):
@@ -28,6 +31,8 @@ class MinSR(Direction):
 
     Args:
         damping: λ added to Õ Õᵀ; it grows by itself where rounding makes the matrix indefinite.
+        min_damping: λ halves towards this while the energy falls as predicted, and grows fourfold when it does not
+            (Levenberg–Marquardt; where the energy is noisier than a step, it stays); null keeps λ.
         max_change: bound on the Fubini–Study length of a step, lr √(δᵀ S δ); null for none.
         max_norm: bound on the Euclidean length of a step, lr ‖δ‖; null for none.
         energy_shift: σ in hartree: determinants weigh H_DD − E + σ times as much, the diagonal of the energy's Hessian,
@@ -36,9 +41,14 @@ class MinSR(Direction):
         max_bytes: bound on what one pass over the layers holds, in bytes.
     """
 
+    damping: Tensor
+    promise: Tensor
+    """Energy before the last step and the fall that it promised; NaN before the first."""
+
     def __init__(
         self,
         damping: float = 1e-3,
+        min_damping: float | None = None,
         max_change: float | None = 0.1,
         max_norm: float | None = None,
         energy_shift: float | None = None,
@@ -46,7 +56,13 @@ class MinSR(Direction):
         max_bytes: int = 2**30,
     ) -> None:
         super().__init__()
-        positive = {"damping": damping, "max_change": max_change, "max_norm": max_norm, "energy_shift": energy_shift}
+        positive = {
+            "damping": damping,
+            "min_damping": min_damping,
+            "max_change": max_change,
+            "max_norm": max_norm,
+            "energy_shift": energy_shift,
+        }
         for name, value in positive.items():
             if value is not None and not value > 0:
                 raise UserError(f"model.direction.{name} is {value}, expected a positive number")
@@ -54,7 +70,9 @@ class MinSR(Direction):
             raise UserError(
                 f"model.direction.max_samples is {max_samples} and max_bytes {max_bytes}, expected positive numbers"
             )
-        self.damping = damping
+        self.min_damping = min_damping
+        self.register_buffer("damping", torch.tensor(damping, dtype=torch.float64))
+        self.register_buffer("promise", torch.full((2,), torch.nan, dtype=torch.float64))
         self.max_change = max_change
         self.max_norm = max_norm
         self.energy_shift = energy_shift
@@ -66,6 +84,8 @@ class MinSR(Direction):
         self, ansatz: Ansatz, sample: SampleBatch, energies: LocalEnergies, learning_rate: float
     ) -> tuple[Tensor, dict[str, float]]:
         """c_i = r_i x_i − w_i Σ_j r_j x_j, so that Σ Re(c_i* O_i) = Õᵀ x."""
+        estimate = estimate_energy(energies, sample)
+        self._adapt(estimate)
         chosen, weights = self._select(sample, energies)
         values = energies.values[chosen]
         mean = weighted_mean(weights, values)
@@ -74,6 +94,7 @@ class MinSR(Direction):
         space = self._tangent_space(ansatz, sample.determinants, chosen, weights, scale)
         target = _as_parts(weights.sqrt() / stretch * (values - mean), space)
         x, stats = self._solve(space, target, stretch, learning_rate)
+        self.promise = torch.tensor([estimate.mean, stats["direction/promise"]], dtype=torch.float64)
         rows = _as_complex(x, space)
         rows = scale * rows - weights * all_reduce_sum((scale * rows).sum())
         return torch.zeros_like(energies.values).masked_scatter(chosen, rows), stats
@@ -81,6 +102,18 @@ class MinSR(Direction):
     def tangent(self, ansatz: Ansatz) -> dict[str, Tensor] | None:
         """The direction in parameter space that the optimiser adds by itself, by parameter name; None for zero."""
         return None
+
+    def _adapt(self, estimate: EnergyEstimate) -> None:
+        """Damp less after a step that kept its promise, more after one that did not."""
+        before, promised = self.promise.tolist()
+        # A fall within the error bar proves nothing; neither does NaN, before the first step.
+        if self.min_damping is None or not promised > estimate.error:
+            return
+        kept = (before - estimate.mean) / promised
+        if kept > 0.7:
+            self.damping = (0.5 * self.damping).clamp(min=self.min_damping)
+        elif not kept > 0.3:
+            self.damping = (4 * self.damping).clamp(max=MAX_DAMPING)
 
     def _metric(self, energies: LocalEnergies, chosen: Tensor, mean: Tensor) -> Tensor:
         """Weight of each determinant in the metric over its share of |ψ|²."""
@@ -123,7 +156,7 @@ class MinSR(Direction):
         d regularises towards φ instead of towards zero. All that is bounded is quadratic in s.
         """
         right = torch.stack([target, space.moved])
-        solved, shift = space.solve(right, self.damping)
+        solved, shift = space.solve(right, float(self.damping))
         # Õ d = s a + b; without the stretch its length is that of the change in ψ
         a, b = (target - shift * solved[0]) / stretch, shift * solved[1] / stretch
         change = learning_rate**2 * _dots([(a, a), (a, b), (b, b)])
@@ -135,13 +168,19 @@ class MinSR(Direction):
         )
         norm[2] += learning_rate**2 * _squared_norm(space.tangent)
         s = min(largest_step(change, self.max_change), largest_step(norm, self.max_norm))
+        x = s * x0 - x1
+        # Fall of the energy along d: 2 lr ε·Õd, less lr² ‖Õd‖² where the metric is the energy's own
+        image = s * target - shift * x
+        fall, square = _dots([(target, image), (image, image)]).tolist()
+        curvature = 0.0 if self.energy_shift is None else learning_rate * square
         stats = {
+            "direction/promise": learning_rate * (2 * fall - curvature),
             "direction/change": _quadratic(change, s) ** 0.5,
             "direction/norm": _quadratic(norm, s) ** 0.5,
             "direction/trust": s,
             "direction/damping": shift,
         }
-        return s * x0 - x1, stats
+        return x, stats
 
 
 class Spring(MinSR):
@@ -155,6 +194,8 @@ class Spring(MinSR):
     Args:
         momentum: μ; the optimiser's momentum must be the same.
         damping: λ added to Õ Õᵀ; it grows by itself where rounding makes the matrix indefinite.
+        min_damping: λ halves towards this while the energy falls as predicted, and grows fourfold when it does not
+            (Levenberg–Marquardt; where the energy is noisier than a step, it stays); null keeps λ.
         max_change: bound on the Fubini–Study length of a step, lr √(φᵀ S φ); null for none.
         max_norm: bound on the Euclidean length of a step, lr ‖φ‖; null for none.
         energy_shift: σ in hartree: determinants weigh H_DD − E + σ times as much, the diagonal of the energy's Hessian,
@@ -169,13 +210,14 @@ class Spring(MinSR):
         self,
         momentum: float = 0.9,
         damping: float = 1e-3,
+        min_damping: float | None = None,
         max_change: float | None = 0.1,
         max_norm: float | None = None,
         energy_shift: float | None = None,
         max_samples: int = 4096,
         max_bytes: int = 2**30,
     ) -> None:
-        super().__init__(damping, max_change, max_norm, energy_shift, max_samples, max_bytes)
+        super().__init__(damping, min_damping, max_change, max_norm, energy_shift, max_samples, max_bytes)
         if not 0 <= momentum < 1:
             raise UserError(f"model.direction.momentum is {momentum}, expected 0 ≤ momentum < 1")
         self.momentum = momentum

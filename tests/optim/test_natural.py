@@ -159,6 +159,46 @@ def test_steps_lower_the_energy_to_the_exact_one():
     assert energy == pytest.approx(torch.linalg.eigvalsh(matrix)[0].item(), abs=1e-6)
 
 
+@pytest.mark.parametrize("energy_shift", [None, 0.5])
+def test_promised_fall_is_the_fall_of_a_small_step(energy_shift):
+    sector, matrix = dense_hamiltonian("lih")
+    ansatz = ToyAnsatz(sector)
+    sample = full_sample(ansatz)
+    energies = subspace_energies(matrix, sample)
+    step = 1e-3
+    direction = MinSR(max_change=None, energy_shift=energy_shift)
+    coefficients, stats = direction.coefficients(ansatz, sample, energies, step)
+    gradients, _ = gradient_of(ansatz, sample, coefficients)
+    with torch.no_grad():
+        for parameter, gradient in zip(ansatz.parameters(), gradients, strict=True):
+            parameter -= step * gradient
+    after = subspace_energies(matrix, full_sample(ansatz))
+    fall = ((energies.weights * energies.values).sum() - (after.weights * after.values).sum()).real.item()
+    assert stats["direction/promise"] == pytest.approx(fall, rel=0.05)
+
+
+def test_damping_follows_kept_and_broken_promises():
+    sector, matrix = dense_hamiltonian("lih")
+    ansatz = ToyAnsatz(sector)
+    sample = full_sample(ansatz)
+    energies = subspace_energies(matrix, sample)
+    direction = MinSR(damping=1e-3, min_damping=4e-4)
+
+    def damping_after(fall):
+        mean = (energies.weights * energies.values.real).sum().item()
+        direction.promise = torch.tensor([mean + fall, 0.1], dtype=torch.float64)
+        return direction.coefficients(ansatz, sample, energies, 0.1)[1]["direction/damping"]
+
+    assert damping_after(0.1) == pytest.approx(5e-4)
+    assert damping_after(0.1) == pytest.approx(4e-4)
+    assert damping_after(0.05) == pytest.approx(4e-4)
+    assert damping_after(-0.05) == pytest.approx(1.6e-3)
+    assert damping_after(float("nan")) == pytest.approx(6.4e-3)
+    constant = MinSR(damping=1e-3)
+    constant.promise = torch.tensor([0.0, 0.1], dtype=torch.float64)
+    assert constant.coefficients(ansatz, sample, energies, 0.1)[1]["direction/damping"] == pytest.approx(1e-3)
+
+
 def test_underflowed_and_infinite_local_energies_take_no_part():
     sector, matrix = dense_hamiltonian("lih")
     ansatz = ToyAnsatz(sector)
