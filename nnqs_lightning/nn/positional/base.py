@@ -80,6 +80,18 @@ class PositionalScheme(nn.Module, ABC):
         """
         return x
 
+    def rotate(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Rotate queries [N, H, Tq, d_head] and keys [N, H, Tk, d_head]."""
+        return q, k
+
+    def bias(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor | None:
+        """Additive attention bias, [H, Tq, Tk] or (contextual schemes) [N, H, Tq, Tk]; None for zero.
+
+        ``q`` and ``k`` are the rotated queries and keys; a cached step hands no keys to schemes that are not
+        contextual.
+        """
+        return None
+
     def resize(self, name: str, trained: Tensor, places: Tensor) -> Tensor | None:
         """A parameter trained on another system, made to fit this one.
 
@@ -101,18 +113,6 @@ class PositionalScheme(nn.Module, ABC):
                 f"{what} and cannot serve place {int(indices.max()) + 1}: build model.ansatz for the longer system "
                 "and load what fits, or choose a model.ansatz.positional that extends, such as Rotary or Alibi"
             )
-
-    def rotate(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Rotate queries [N, H, Tq, d_head] and keys [N, H, Tk, d_head]."""
-        return q, k
-
-    def bias(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor | None:
-        """Additive attention bias, [H, Tq, Tk] or (contextual schemes) [N, H, Tq, Tk]; None for zero.
-
-        ``q`` and ``k`` are the rotated queries and keys; a cached step hands no keys to schemes that
-        are not contextual.
-        """
-        return None
 
 
 PositionalFactory = Callable[[PositionContext], PositionalScheme]
