@@ -197,13 +197,11 @@ def rank_sign(ranks, i, a):
 
 
 @jit
-def string_element(words, s, t, bits, occupied, ranks, tables):
-    """Element between strings s and t of one spin that differ in ``bits`` (0, 2 or 4) bits, the other spin left out.
-
-    ``words`` [n, W], ``occupied`` [n, n_electrons], ``ranks``: :func:`count_below` of string s.
-    """
+def string_element(strings, s, t, bits, tables):
+    """Element between strings s and t of one spin that differ in ``bits`` (0, 2 or 4) bits, the other spin left out."""
+    words, ranks = strings.words, strings.ranks[s]
     if bits == 0:
-        return string_energy(occupied[s], tables)
+        return string_energy(strings.occupied[s], tables)
     i, j, a, b = -1, -1, -1, -1
     for w in range(words.shape[1]):
         lost = words[s, w] & ~words[t, w]
@@ -216,8 +214,8 @@ def string_element(words, s, t, bits, occupied, ranks, tables):
             gained &= gained - ONE
     if bits == 2:
         value = tables.h1e[j, b]
-        for k in range(occupied.shape[1]):
-            value += tables.direct[j, b, occupied[s, k]]
+        for k in range(strings.occupied.shape[1]):
+            value += tables.direct[j, b, strings.occupied[s, k]]
         return rank_sign(ranks, j, b) * value
     # i < j and a < b; the second move sees the first one's electron gone from i and come to a.
     low, high = min(j, b), max(j, b)

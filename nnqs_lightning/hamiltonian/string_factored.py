@@ -34,20 +34,20 @@ def factored_rows(start, stop, targets, alpha_links, beta_links, alpha, beta, pa
     Args:
         targets: α groups of the D; ``sums`` [M, 2] (real and imaginary parts) follows their order.
         alpha_links: single excitations among α strings, ``beta_links`` those among β strings.
-        alpha: [n_alpha_strings, n_alpha] occupied orbitals, ``beta`` those of the β strings.
+        alpha: the α strings, ``beta`` the β strings.
         packed: :func:`packed_pairs`.
         table: ψ [2, n_alpha_strings, n_beta_strings], zero outside the set.
     """
     n_pairs = packed.shape[0]
     n_orb = int(np.sqrt(2 * n_pairs))
     n_beta = table.shape[2]
-    most = np.max(np.diff(alpha_links.offsets)) + alpha.shape[1]
+    most = np.max(np.diff(alpha_links.offsets)) + alpha.occupied.shape[1]
     columns = np.empty(most, dtype=np.int64)
     reached = np.empty((most, 2 * n_beta))
     for g in range(start, stop):
         if targets.offsets[g + 1] == targets.offsets[g]:
             continue
-        count = reach(g, alpha_links, alpha[g], n_orb, table, columns, reached)
+        count = reach(g, alpha_links, alpha.occupied[g], n_orb, table, columns, reached)
         integrals = np.empty((n_pairs, count))
         for m in range(count):
             integrals[:, m] = packed[columns[m]]
@@ -60,7 +60,7 @@ def factored_rows(start, stop, targets, alpha_links, beta_links, alpha, beta, pa
                 linked = beta_links.target[n]
                 real += beta_links.sign[n] * products[pair, linked]
                 imaginary += beta_links.sign[n] * products[pair, n_beta + linked]
-            for r in beta[string]:
+            for r in beta.occupied[string]:
                 pair = r * (r + 3) >> 1
                 real += products[pair, string]
                 imaginary += products[pair, n_beta + string]

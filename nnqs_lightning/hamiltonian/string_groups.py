@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from nnqs_lightning.fock.compiled import jit, popcount
-from nnqs_lightning.hamiltonian.slater_condon import count_below, string_element
+from nnqs_lightning.hamiltonian.slater_condon import string_element
 
 
 @jit
@@ -41,26 +41,24 @@ def coupled_rows(start, stop, targets, sources, couplings, psi, sums):
 
 
 @jit
-def scanned_rows(start, stop, targets, sources, words, occupied, source_words, tables, psi, sums):
+def scanned_rows(start, stop, targets, sources, strings, source_words, tables, psi, sums):
     """The same, with the elements made on the spot for strings that are near.
 
     Args:
-        words: [n, W] the strings that differ within a group, ``occupied`` [n, n_electrons] their orbitals.
+        strings: those that differ within a group.
         source_words: [W, N] the differing string of each source.
     """
     largest = np.max(np.diff(sources.offsets)) + 1
     bits = np.empty(largest, dtype=np.int64)
     near = np.empty(largest, dtype=np.int64)
-    ranks = np.empty(tables.h1e.shape[0], dtype=np.int64)
     for g in range(start, stop):
         first, last = sources.offsets[g], sources.offsets[g + 1]
         for k in range(targets.offsets[g], targets.offsets[g + 1]):
             string = targets.other[k]
-            count_below(words[string], ranks)
-            count = near_strings(words, string, source_words, first, last, bits, near)
+            count = near_strings(strings.words, string, source_words, first, last, bits, near)
             real, imaginary = 0.0, 0.0
             for t in near[:count]:
-                element = string_element(words, string, sources.other[t], bits[t - first], occupied, ranks, tables)
+                element = string_element(strings, string, sources.other[t], bits[t - first], tables)
                 real += element * psi[t, 0]
                 imaginary += element * psi[t, 1]
             sums[k, 0] += real
@@ -95,14 +93,14 @@ def linked_rows(start, stop, targets, sources, alpha_links, beta_links, alpha, b
         targets: α groups of the D; ``sums`` [M, 2] follows their order.
         sources: α groups of the D'; ``psi`` [N, 2] follows their order.
         alpha_links: single excitations among α strings, ``beta_links`` those among β strings.
-        alpha: [n_alpha_strings, n_alpha] occupied orbitals, ``beta`` those of the β strings.
+        alpha: the α strings, ``beta`` the β strings.
         link_sums: [N + 1] running sum over sources of the number of links of their β strings.
         pairs: eri as a matrix [n_orb², n_orb²].
 
     A large group meets its sources one by one and looks up where the links of their β strings lead; a small one looks
     up, for each member, which sources its own links lead to.
     """
-    n_beta = beta.shape[0]
+    n_beta = beta.words.shape[0]
     n_orb = int(np.sqrt(pairs.shape[0]))
     place = np.full(n_beta, -1, dtype=np.int32)
     mean_field = np.empty(pairs.shape[1])
@@ -111,7 +109,7 @@ def linked_rows(start, stop, targets, sources, alpha_links, beta_links, alpha, b
         if n_targets == 0:
             continue
         mean_field[:] = 0.0
-        for p in alpha[g]:
+        for p in alpha.occupied[g]:
             mean_field += pairs[p * n_orb + p]
         from_sources_cost, from_targets_cost = 0, 0
         for m in range(alpha_links.offsets[g], alpha_links.offsets[g + 1]):
@@ -157,7 +155,7 @@ def from_sources(g, targets, sources, alpha_links, beta_links, beta, pairs, mean
                     sums[k, 1] += element * imaginary
             k = place[string]
             if k >= 0:
-                element = coulomb(beta[string], integrals)
+                element = coulomb(beta.occupied[string], integrals)
                 sums[k, 0] += element * real
                 sums[k, 1] += element * imaginary
     for k in range(targets.offsets[g], targets.offsets[g + 1]):
@@ -186,7 +184,7 @@ def from_targets(g, targets, sources, alpha_links, beta_links, beta, pairs, mean
                 if n < beta_links.target.shape[0]:
                     element = sign * beta_links.sign[n] * integrals[beta_links.pair[n]]
                 else:
-                    element = sign * coulomb(beta[string], integrals)
+                    element = sign * coulomb(beta.occupied[string], integrals)
                 sums[k, 0] += element * psi[t, 0]
                 sums[k, 1] += element * psi[t, 1]
         for n in range(beta_links.offsets[string], beta_links.offsets[string + 1]):

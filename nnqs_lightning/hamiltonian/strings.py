@@ -27,6 +27,17 @@ Words = NDArray[np.uint64]
 Indices = NDArray[np.int64]
 
 
+class Strings(NamedTuple):
+    """Strings of one spin, as kernels read them."""
+
+    words: Words
+    """[n, W]"""
+    occupied: Indices
+    """[n, n_electrons]: occupied orbitals, rising."""
+    ranks: Indices
+    """[n, n_orb]: number of electrons below each orbital."""
+
+
 class SpinStrings:
     """The distinct strings of one spin in a set of determinants, numbered."""
 
@@ -42,11 +53,13 @@ class SpinStrings:
         self.table = DeterminantTable(strings)
         self.number: Indices = self.table.find(strings).numpy()
         """[N]: number of each determinant's string."""
-        self.words: Words = self.table.words[: len(self.table)]
-        """[n, W]"""
-        self.occupied = np.empty((len(self), n_electrons), dtype=np.int64)
-        """[n, n_electrons]: occupied orbitals, rising."""
-        map_rows(occupied_rows, len(self), self.words, self.occupied)
+        n = len(self.table)
+        self.all = Strings(
+            self.table.words[:n],
+            np.empty((n, n_electrons), dtype=np.int64),
+            np.empty((n, n_orb), dtype=np.int64),
+        )
+        map_rows(describe_rows, n, self.all)
 
     def __len__(self) -> int:
         return len(self.table)
@@ -95,7 +108,7 @@ def single_links(strings: SpinStrings) -> Links:
     targets = np.empty((n, width), dtype=np.int32)
     counts = np.empty(n, dtype=np.int64)
     held, slots = strings.table.words, strings.table.slots
-    map_rows(find_single_rows, n, strings.words, n_orb, held, slots, targets, counts)
+    map_rows(find_single_rows, n, strings.all.words, n_orb, held, slots, targets, counts)
     offsets = np.concatenate([[0], np.cumsum(counts)])
     links = Links(
         offsets,
@@ -103,36 +116,35 @@ def single_links(strings: SpinStrings) -> Links:
         np.empty(offsets[-1], dtype=np.uint32),
         np.empty(offsets[-1]),
     )
-    map_rows(fill_link_rows, n, strings.words, n_orb, targets, links)
+    map_rows(fill_link_rows, n, strings.all.words, n_orb, targets, links)
     return links
 
 
 def couplings(strings: SpinStrings, tables: Tables) -> NDArray[np.float64]:
     """Elements of H between strings of one spin, the other spin's electrons and e_core left out; [n, n]."""
     elements = np.zeros((len(strings), len(strings)))
-    map_rows(coupling_rows, len(strings), strings.words, strings.occupied, tables, elements)
+    map_rows(coupling_rows, len(strings), strings.all, tables, elements)
     return elements
 
 
 @jit
-def occupied_rows(start, stop, strings, occupied):
-    """Occupied orbitals of a block of strings."""
+def describe_rows(start, stop, strings):
+    """Fill in occupied orbitals and ranks of a block of strings."""
     for s in range(start, stop):
-        occupied_orbitals(strings[s], occupied[s])
+        occupied_orbitals(strings.words[s], strings.occupied[s])
+        count_below(strings.words[s], strings.ranks[s])
 
 
 @jit
-def coupling_rows(start, stop, strings, occupied, tables, elements):
+def coupling_rows(start, stop, strings, tables, elements):
     """:func:`couplings` of a block of strings."""
-    ranks = np.empty(tables.h1e.shape[0], dtype=np.int64)
     for s in range(start, stop):
-        count_below(strings[s], ranks)
-        for t in range(strings.shape[0]):
+        for t in range(strings.words.shape[0]):
             bits = 0
-            for w in range(strings.shape[1]):
-                bits += popcount(strings[s, w] ^ strings[t, w])
+            for w in range(strings.words.shape[1]):
+                bits += popcount(strings.words[s, w] ^ strings.words[t, w])
             if bits <= 4:
-                elements[s, t] = string_element(strings, s, t, bits, occupied, ranks, tables)
+                elements[s, t] = string_element(strings, s, t, bits, tables)
 
 
 @jit

@@ -113,9 +113,7 @@ class Subspace:
         """
         repeated = len(self.words) - len(self.table)
         if repeated:
-            raise UserError(
-                f"{repeated} determinants occur twice among {len(self.words)}, expected distinct ones"
-            )
+            raise UserError(f"{repeated} determinants occur twice among {len(self.words)}, expected distinct ones")
         if strategy is Strategy.auto:
             strategy = self.work().cheapest()
         parts = np.ascontiguousarray(psi).view(np.float64).reshape(-1, 2)
@@ -161,7 +159,7 @@ class Subspace:
         table[:, alpha.number, beta.number] = psi.T
         result = np.zeros((len(self.rows), 2))
         map_rows(
-            factored_rows, len(alpha), targets, *self.links, alpha.occupied, beta.occupied,
+            factored_rows, len(alpha), targets, *self.links, alpha.all, beta.all,
             packed_pairs(self.tables.eri), table, result,
         )  # fmt: skip
         one_spin = one_spin_products(table, *self.couplings)
@@ -187,9 +185,9 @@ class Subspace:
         if len(strings) <= MAX_COUPLED:
             map_rows(coupled_rows, n_groups, targets, sources, self.couplings[1 - shared], psi, sums)
         else:
-            source_words = np.ascontiguousarray(strings.words[sources.other].T)
+            source_words = np.ascontiguousarray(strings.all.words[sources.other].T)
             map_rows(
-                scanned_rows, n_groups, targets, sources, strings.words, strings.occupied, source_words, self.tables,
+                scanned_rows, n_groups, targets, sources, strings.all, source_words, self.tables,
                 psi, sums,
             )  # fmt: skip
 
@@ -199,7 +197,7 @@ class Subspace:
         n_links = np.diff(self.links[1].offsets)
         link_sums = np.concatenate([[0], np.cumsum(n_links[sources.other])])
         map_rows(
-            linked_rows, len(alpha), targets, sources, *self.links, alpha.occupied, beta.occupied, link_sums,
+            linked_rows, len(alpha), targets, sources, *self.links, alpha.all, beta.all, link_sums,
             self.tables.eri.reshape(n * n, n * n), psi, sums,
         )  # fmt: skip
 
@@ -208,10 +206,10 @@ class Subspace:
         alpha, beta = self.strings
         by_alpha, by_beta = self.groups(0, sources), self.groups(1, sources)
         target_groups = self.groups(0, targets)
+        betas = np.ascontiguousarray(beta.all.words[by_alpha.other].T)
+        alphas = np.ascontiguousarray(alpha.all.words[by_beta.other].T)
         blocks = map_rows(
-            neighbour_rows, len(alpha), target_groups, by_alpha, by_beta, alpha.words, beta.words,
-            np.ascontiguousarray(beta.words[by_alpha.other].T), np.ascontiguousarray(alpha.words[by_beta.other].T),
-            *self.links,
+            neighbour_rows, len(alpha), target_groups, by_alpha, by_beta, alpha.all, beta.all, betas, alphas, *self.links
         )  # fmt: skip
         counts = np.concatenate([block[0] for block in blocks])
         return np.repeat(target_groups.order, counts), np.concatenate([block[1] for block in blocks])
@@ -219,7 +217,10 @@ class Subspace:
     def elements(self, rows: Indices, columns: Indices) -> Array:
         """⟨D_row|H|D_column⟩ of pairs of positions in the set."""
         values = np.empty(len(rows))
-        map_rows(element_rows, len(rows), rows, columns, self.words, self.tables, values)
+        alpha, beta = self.strings
+        map_rows(
+            element_rows, len(rows), rows, columns, alpha.number, beta.number, alpha.all, beta.all, self.tables, values
+        )  # fmt: skip
         return values
 
     def _place(self, targets: Groups) -> Indices:
