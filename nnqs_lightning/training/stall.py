@@ -8,6 +8,7 @@ import re
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -60,7 +61,7 @@ class StallWatch(Callback):
 
     def _stop(self) -> None:
         if self._watchdog:
-            self._watchdog.over.set()
+            self._watchdog.stop()
             self._watchdog = None
 
 
@@ -80,6 +81,14 @@ class _Watchdog(threading.Thread):
 
     def step_ended(self, step: int) -> None:
         self.step, self.step_time = step, time.monotonic()
+
+    def stop(self) -> None:
+        """End the thread and take this rank's sign away."""
+        self.over.set()
+        self.join()
+        with suppress(OSError):
+            (self.folder / str(self.rank)).unlink()
+            self.folder.rmdir()
 
     def run(self) -> None:
         beat = 0

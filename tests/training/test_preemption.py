@@ -119,3 +119,11 @@ def test_a_warning_during_shutdown_does_not_turn_success_into_failure() -> None:
         "type('Late', (), {'__del__': lambda self: os.kill(os.getpid(), signal.SIGUSR1)})()"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_command_that_does_not_train_ends_at_once(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys; sys.argv = ['nnqs_lightning', 'validate']; import nnqs_lightning.__main__ as entry;"
+        "entry.import_module = lambda name: os.kill(os.getpid(), signal.SIGTERM); entry.main()"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 143

@@ -83,6 +83,7 @@ def test_a_resumed_run_remembers_how_often_it_stepped_back(tmp_path: Path) -> No
 
 def test_a_calm_run_is_left_alone(tmp_path: Path) -> None:
     watched = fit(tmp_path / "watched", callbacks=[EnergyWatch(), StallWatch()])
+    assert not (tmp_path / "watched/.ranks").exists()
     assert final_weights(watched) == final_weights(fit(tmp_path / "alone"))
 
 
