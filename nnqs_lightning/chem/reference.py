@@ -24,8 +24,8 @@ SPIN_TOLERANCE = 1e-3
 SPIN_PENALTIES = (0.0, 0.2, 1.0)
 """Hartree per unit of ⟨S²⟩ − S(S + 1), tried in turn until a state of the right spin comes out."""
 
-EXACT_DIAGONALISATION = 1_000
-"""The Hamiltonian of this many determinants is diagonalised at once, as preconditioner or for good."""
+DAVIDSON_SPACE, SMALL_DAVIDSON_SPACE, DAVIDSON_SPACE_LIMIT = 60, 20, 200_000
+"""Vectors kept in a Davidson iteration, and those kept above so many determinants: near-degenerate states take many."""
 
 MAX_CORRELATED_ORBITALS = 120
 """Coupled cluster and CISD are left out above: their integrals alone would fill the memory."""
@@ -177,7 +177,8 @@ def _fci_solver(integrals: MolecularIntegrals, penalty: float, target: float, wf
     solver.verbose = 0
     solver.conv_tol = 1e-10
     solver.max_cycle = 300
-    solver.pspace_size = min(n_determinants(integrals), EXACT_DIAGONALISATION)
+    small = n_determinants(integrals) <= DAVIDSON_SPACE_LIMIT
+    solver.max_space = DAVIDSON_SPACE if small else SMALL_DAVIDSON_SPACE
     return addons.fix_spin_(solver, shift=penalty, ss=target) if penalty else solver
 
 
