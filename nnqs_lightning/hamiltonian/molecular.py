@@ -103,13 +103,36 @@ class MolecularHamiltonian:
         elements = np.empty((n, width))
         counts = np.empty(n, dtype=np.int64)
         map_rows(connect_rows, n, words, self.tables, threshold, states, elements, counts)
-        kept = np.arange(width) < counts[:, None]
-        device = determinants.device
-        return ConnectedStates(
-            determinants=torch.from_numpy(states[kept].view(np.int64)).to(device),
-            elements=torch.from_numpy(elements[kept]).to(device),
-            offsets=torch.from_numpy(np.concatenate([[0], np.cumsum(counts)])).to(device),
+        return compacted(states, elements, counts, determinants.device)
+
+    def drawn_states(
+        self, determinants: Tensor, threshold: float, n_draws: int, seed: int
+    ) -> tuple[ConnectedStates, Tensor]:
+        """Every D' with |⟨D|H|D'⟩| > ``threshold``, and ``n_draws`` of the rest in proportion to |⟨D|H|D'⟩|.
+
+        The drawn ones carry the element sign(H) Σ_rest |H| / n_draws, so that Σ_D' element · ψ(D') is an unbiased
+        estimate of the whole sum (the idea of heat-bath sampling; Holmes, Changlani and Umrigar, J. Chem. Theory
+        Comput. 12, 1561 (2016)). The draws depend on ``seed`` and on D alone.
+
+        Returns:
+            The states, and which of them were drawn, bool [M]; those come last in their rows and may repeat.
+        """
+        from nnqs_lightning.fock.compiled import map_rows
+        from nnqs_lightning.hamiltonian.connected import draw_rows
+
+        words = self.words(determinants)
+        n, width = len(words), self.n_connected + n_draws
+        states = np.empty((n, width, *words.shape[1:]), dtype=np.uint64)
+        elements = np.empty((n, width))
+        counts = np.empty(n, dtype=np.int64)
+        n_kept = np.empty(n, dtype=np.int64)
+        map_rows(
+            draw_rows, n, words, self.tables, threshold, n_draws, np.uint64(seed), states, elements, n_kept, counts
         )
+        column = np.arange(width)
+        is_drawn = (column >= n_kept[:, None])[column < counts[:, None]]
+        connected = compacted(states, elements, counts, determinants.device)
+        return connected, torch.from_numpy(is_drawn).to(determinants.device)
 
     def sparse(self, determinants: Tensor) -> csr_matrix:
         """H within a set of distinct determinants, [N, N], columns rising in each row, e_core on the diagonal."""
@@ -173,3 +196,15 @@ class MolecularHamiltonian:
                 f"(N, {expected[0]}, {expected[1]}) for {self.sector.n_orb} orbitals"
             )
         return as_words(determinants)
+
+
+def compacted(
+    states: NDArray[np.uint64], elements: NDArray[np.float64], counts: NDArray[np.int64], device: torch.device
+) -> ConnectedStates:
+    """The first ``counts[n]`` of each row n of padded arrays, one row after the other."""
+    kept = np.arange(elements.shape[1]) < counts[:, None]
+    return ConnectedStates(
+        determinants=torch.from_numpy(states[kept].view(np.int64)).to(device),
+        elements=torch.from_numpy(elements[kept]).to(device),
+        offsets=torch.from_numpy(np.concatenate([[0], np.cumsum(counts)])).to(device),
+    )

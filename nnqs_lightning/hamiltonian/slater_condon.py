@@ -197,6 +197,15 @@ def rank_sign(ranks, i, a):
 
 
 @jit
+def pair_sign(ranks, i, a, j, b):
+    """:func:`double_sign` from the ranks of a string."""
+    sign = rank_sign(ranks, i, a) * rank_sign(ranks, j, b)
+    # The second move sees the first one's electron gone from i and come to a.
+    low, high = min(j, b), max(j, b)
+    return -sign if (low < i < high) != (low < a < high) else sign
+
+
+@jit
 def string_element(strings, s, t, bits, tables):
     """Element between strings s and t of one spin that differ in ``bits`` (0, 2 or 4) bits, the other spin left out."""
     words, ranks = strings.words, strings.ranks[s]
@@ -217,12 +226,7 @@ def string_element(strings, s, t, bits, tables):
         for k in range(strings.occupied.shape[1]):
             value += tables.direct[j, b, strings.occupied[s, k]]
         return rank_sign(ranks, j, b) * value
-    # i < j and a < b; the second move sees the first one's electron gone from i and come to a.
-    low, high = min(j, b), max(j, b)
-    sign = rank_sign(ranks, i, a) * rank_sign(ranks, j, b)
-    if (low < i < high) != (low < a < high):
-        sign = -sign
-    return sign * tables.same_spin[(j * (j - 1) >> 1) + i, (b * (b - 1) >> 1) + a]
+    return pair_sign(ranks, i, a, j, b) * tables.same_spin[(j * (j - 1) >> 1) + i, (b * (b - 1) >> 1) + a]
 
 
 @jit

@@ -209,7 +209,8 @@ class Subspace:
         betas = np.ascontiguousarray(beta.all.words[by_alpha.other].T)
         alphas = np.ascontiguousarray(alpha.all.words[by_beta.other].T)
         blocks = map_rows(
-            neighbour_rows, len(alpha), target_groups, by_alpha, by_beta, alpha.all, beta.all, betas, alphas, *self.links
+            neighbour_rows, len(alpha), target_groups, by_alpha, by_beta, alpha.all, beta.all, betas, alphas,
+            *self.links,
         )  # fmt: skip
         counts = np.concatenate([block[0] for block in blocks])
         return np.repeat(target_groups.order, counts), np.concatenate([block[1] for block in blocks])

@@ -11,7 +11,7 @@ from nnqs_lightning.chem.integrals import MolecularIntegrals
 from nnqs_lightning.errors import UserError
 from nnqs_lightning.fock import SampleBatch, Sector, unpack
 from nnqs_lightning.hamiltonian import MolecularHamiltonian
-from nnqs_lightning.vmc.local_energy import ExactLocalEnergy, SubspaceLocalEnergy
+from nnqs_lightning.vmc.local_energy import ExactLocalEnergy, ScreenedLocalEnergy, SubspaceLocalEnergy
 from nnqs_lightning.vmc.local_energy.subspace import SubspaceWeights
 
 
@@ -159,3 +159,42 @@ def test_bounds_that_cannot_work_are_refused(hamiltonian: MolecularHamiltonian) 
     ansatz = LinearAnsatz(hamiltonian.sector)
     with pytest.raises(UserError, match="buffer_bytes"):
         ExactLocalEnergy(buffer_bytes=1000).evaluate(hamiltonian, ansatz, draw(ansatz, 3))
+
+
+def test_screened_energies_are_unbiased_and_know_their_variance(hamiltonian: MolecularHamiltonian) -> None:
+    ansatz = LinearAnsatz(hamiltonian.sector, steepness=0.1)
+    sample = draw(ansatz, 20)
+    exact = ExactLocalEnergy().evaluate(hamiltonian, ansatz, sample)
+    estimates, variances = [], []
+    for seed in range(400):
+        result = ScreenedLocalEnergy(threshold=4.0, n_draws=3, seed=seed).evaluate(hamiltonian, ansatz, sample)
+        estimates.append((result.weights * result.values).sum())
+        variances.append(result.stats["local_energy/screening_variance"])
+    assert not result.variational
+    assert result.stats["local_energy/connected"] < 0.5 * exact.stats["local_energy/connected"]
+    noise = torch.stack(estimates) - (exact.weights * exact.values).sum()
+    spread = noise.abs().square().mean()
+    assert spread > 1e-4
+    torch.testing.assert_close(torch.tensor(variances).mean().double(), spread, rtol=0.2, atol=0)
+    assert noise.mean().abs() < 4 * (spread / len(noise)).sqrt()
+
+
+def test_screened_draws_depend_on_seed_step_and_determinant_alone(hamiltonian: MolecularHamiltonian) -> None:
+    ansatz = LinearAnsatz(hamiltonian.sector)
+    sample = draw(ansatz, 20)
+    engine = ScreenedLocalEnergy(threshold=4.0, n_draws=2)
+    values = engine.evaluate(hamiltonian, ansatz, sample).values
+    assert torch.equal(values, engine.evaluate(hamiltonian, ansatz, sample).values)
+    flipped = SampleBatch(sample.determinants.flip(0), sample.log_psi.flip(0), sample.weights.flip(0))
+    torch.testing.assert_close(engine.evaluate(hamiltonian, ansatz, flipped).values.flip(0), values, rtol=0, atol=0)
+    sample.step = 1
+    assert not torch.equal(values, engine.evaluate(hamiltonian, ansatz, sample).values)
+
+
+def test_a_threshold_of_zero_leaves_nothing_to_chance(hamiltonian: MolecularHamiltonian) -> None:
+    ansatz = LinearAnsatz(hamiltonian.sector)
+    sample = draw(ansatz, 20)
+    screened = ScreenedLocalEnergy(threshold=0.0).evaluate(hamiltonian, ansatz, sample)
+    exact = ExactLocalEnergy().evaluate(hamiltonian, ansatz, sample)
+    torch.testing.assert_close(screened.values, exact.values, rtol=1e-13, atol=0)
+    assert screened.stats["local_energy/screening_variance"] == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import torch
 from torch import Tensor
 
@@ -12,6 +14,9 @@ from nnqs_lightning.fock import SampleBatch
 from nnqs_lightning.hamiltonian import ConnectedStates, MolecularHamiltonian
 from nnqs_lightning.vmc.base import LocalEnergies, LocalEnergy
 from nnqs_lightning.vmc.local_energy.amplitudes import AmplitudeCache
+
+LOG_CAP = 690.0
+"""Quotients beyond e^LOG_CAP are cut there: a row of them, times elements of H, is still finite."""
 
 
 class ExactLocalEnergy(LocalEnergy):
@@ -47,21 +52,25 @@ class ExactLocalEnergy(LocalEnergy):
         cache = AmplitudeCache(ansatz, determinants, log_psi, self.max_chunk, self.cache_bytes)
         chunk = self.rows_at_once(hamiltonian)
         values = torch.empty(len(sample), dtype=torch.complex128, device=sample.log_psi.device)
-        n_states = 0
+        totals: Counter[str] = Counter()
         for start in range(0, len(sample), chunk):
             part = slice(start, start + chunk)
-            values[part], n_part = self._chunk_energies(
-                hamiltonian, cache, sample.determinants[part], sample.log_psi[part]
-            )
-            n_states += n_part
-        is_whole = sample.counts is None and abs(float(torch.exp(2 * log_psi.real).sum()) - 1) < 1e-9
+            values[part], stats = self.chunk_energies(hamiltonian, cache, sample, part)
+            totals.update(stats)
         return LocalEnergies(
             values=values,
             weights=sample.weights,
-            variational=is_whole,
-            stats={"local_energy/connected": float(n_states), "local_energy/evaluated": float(cache.n_evaluated)},
-            diagonal=hamiltonian.diagonal(sample.determinants),
+            variational=self.is_variational(sample, log_psi),
+            stats=self.reduced({**totals, "local_energy/evaluated": float(cache.n_evaluated)}),
         )
+
+    def is_variational(self, sample: SampleBatch, log_psi: Tensor) -> bool:
+        """Whether the set, with ``log_psi`` over all ranks, is the whole state and weighted by |ψ|²."""
+        return sample.counts is None and abs(float(torch.exp(2 * log_psi.real).sum()) - 1) < 1e-9
+
+    def reduced(self, stats: dict[str, float]) -> dict[str, float]:
+        """Figures for the log; collective where a subclass needs those of all ranks."""
+        return stats
 
     def rows_at_once(self, hamiltonian: MolecularHamiltonian) -> int:
         """How many determinants' connected states fit into ``buffer_bytes``."""
@@ -75,24 +84,24 @@ class ExactLocalEnergy(LocalEnergy):
             )
         return self.buffer_bytes // row_bytes
 
-    def _chunk_energies(
-        self, hamiltonian: MolecularHamiltonian, cache: AmplitudeCache, determinants: Tensor, log_psi: Tensor
-    ) -> tuple[Tensor, int]:
-        connected = hamiltonian.connected_states(determinants)
-        amplitudes = cache.log_psi(connected.determinants)
-        return ratio_sums(connected, amplitudes, log_psi), len(connected.elements)
+    def chunk_energies(
+        self, hamiltonian: MolecularHamiltonian, cache: AmplitudeCache, sample: SampleBatch, part: slice
+    ) -> tuple[Tensor, dict[str, float]]:
+        """Local energies of ``part`` of this rank's sample, and figures that add up over the parts."""
+        connected = hamiltonian.connected_states(sample.determinants[part])
+        exponent = log_ratios(connected, cache.log_psi(connected.determinants), sample.log_psi[part])
+        return ratio_sums(connected, exponent), {"local_energy/connected": float(len(connected.elements))}
 
 
-def ratio_sums(connected: ConnectedStates, log_psi_connected: Tensor, log_psi: Tensor) -> Tensor:
-    """Σ_D' H_DD' ψ(D') / ψ(D) for each row, complex128 [N], from logarithms of ψ.
-
-    Quotients are taken relative to the largest one of their row, so that neither ψ underflows; the sum itself is
-    capped at e^700 in modulus.
-    """
+def log_ratios(connected: ConnectedStates, log_psi_connected: Tensor, log_psi: Tensor) -> Tensor:
+    """log ψ(D') − log ψ(D) of every entry, complex128 [M]; −inf where ψ(D') vanishes, its modulus capped."""
     exponent = log_psi_connected - log_psi[connected.rows]
-    largest = exponent.real.new_full(log_psi.shape, -torch.inf)
-    largest = largest.scatter_reduce(0, connected.rows, exponent.real, reduce="amax")
-    magnitude = torch.exp(exponent.real - largest[connected.rows])
-    ratio = torch.where(magnitude > 0, torch.polar(magnitude, exponent.imag), 0)
-    sums = torch.zeros_like(log_psi).index_add_(0, connected.rows, connected.elements * ratio)
-    return sums * torch.exp(largest.clamp(max=700.0))
+    vanishes = exponent.real == -torch.inf
+    return torch.complex(exponent.real.clamp(max=LOG_CAP), exponent.imag.masked_fill(vanishes, 0.0))
+
+
+def ratio_sums(connected: ConnectedStates, log_ratios: Tensor) -> Tensor:
+    """Σ_D' H_DD' ψ(D') / ψ(D) for each row, complex128 [N]."""
+    n_rows = len(connected.offsets) - 1
+    sums = torch.zeros(n_rows, dtype=torch.complex128, device=log_ratios.device)
+    return sums.index_add_(0, connected.rows, connected.elements * torch.exp(log_ratios))
