@@ -43,6 +43,7 @@ def sample_cached(ansatz: TransformerAnsatz, n_walkers: int) -> tuple[Tensor, Te
     return tokens, counts
 
 
+@torch.inference_mode()
 def sample_uncached(ansatz: TransformerAnsatz, n_walkers: int, chunk: int = 1024) -> tuple[Tensor, Tensor]:
     """The same with a whole forward pass for every prefix at every orbital."""
     decoder = ansatz.decoder

@@ -36,7 +36,7 @@ def balance_rows(quick: bool) -> list[dict[str, Any]]:
         before, now = (sampler.sample(ansatz, seed=0, step=step) for step in range(2))
         recorded = [RecordedTree(sector, batch.determinants, batch.counts) for batch in (before, now)]
         density = Density.measure(recorded[0].leaves)
-        for world in (4, 64) if quick else (4, 16, 64, 256, 1024, 4096):
+        for world in (4, 64) if quick else (4, 64, 256, 1024, 4096):
             loads, opened = simulate(recorded[1], density, world)
             mean = sum(loads) / world
             rows.append(

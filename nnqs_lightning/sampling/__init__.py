@@ -3,7 +3,15 @@
 from nnqs_lightning.sampling.base import Sampler
 from nnqs_lightning.sampling.enumeration import SumOverStates
 from nnqs_lightning.sampling.gumbel import GumbelTopKSampler
+from nnqs_lightning.sampling.metropolis import MetropolisSampler
 from nnqs_lightning.sampling.multinomial import MultinomialSampler
 from nnqs_lightning.sampling.systematic import SystematicSampler
 
-__all__ = ["GumbelTopKSampler", "MultinomialSampler", "Sampler", "SumOverStates", "SystematicSampler"]
+__all__ = [
+    "GumbelTopKSampler",
+    "MetropolisSampler",
+    "MultinomialSampler",
+    "Sampler",
+    "SumOverStates",
+    "SystematicSampler",
+]

@@ -7,7 +7,13 @@ from table_ansatz import TableAnsatz
 
 from nnqs_lightning import distributed
 from nnqs_lightning.fock import SampleBatch, Sector
-from nnqs_lightning.sampling import GumbelTopKSampler, MultinomialSampler, SumOverStates, SystematicSampler
+from nnqs_lightning.sampling import (
+    GumbelTopKSampler,
+    MetropolisSampler,
+    MultinomialSampler,
+    SumOverStates,
+    SystematicSampler,
+)
 
 LENGTHS = [7, 0, 2, 6]
 
@@ -19,6 +25,7 @@ def draw_twice() -> dict[str, list[SampleBatch]]:
         SystematicSampler(3000, target_unique=600),
         MultinomialSampler(3000, target_unique=600),
         GumbelTopKSampler(400),
+        MetropolisSampler(n_chains=6, n_sweeps=20, burn_in=2),
         SumOverStates(),
     ]
     draws = {}
@@ -68,7 +75,9 @@ def whole(batches: list[SampleBatch]) -> dict[tuple, tuple]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [0, 1])
-@pytest.mark.parametrize("name", ["SystematicSampler", "MultinomialSampler", "GumbelTopKSampler", "SumOverStates"])
+@pytest.mark.parametrize(
+    "name", ["SystematicSampler", "MultinomialSampler", "GumbelTopKSampler", "MetropolisSampler", "SumOverStates"]
+)
 def test_ranks_together_draw_what_one_process_draws(name, step, alone, ranks):
     parts = [draws[name][step] for draws, _ in ranks]
     expected, found = whole([alone[name][step]]), whole(parts)
