@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,8 @@ class Preemption(Checkpoint):
         self.stopped_by = signal.Signals(agreed)
         self._save(trainer)
         trainer.should_stop = True
+        # Lightning would first train up to these.
+        trainer.fit_loop.min_epochs = trainer.fit_loop.epoch_loop.min_steps = None
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         signals.release()
@@ -59,17 +62,30 @@ class Preemption(Checkpoint):
             if isinstance(callback, RunCheckpoint) and callback.saved_step != trainer.global_step:
                 callback.save(trainer, reason)
         if trainer.is_global_zero:
-            if os.environ.get(MARKER_VARIABLE) and self.stopped_by is not signal.SIGINT:
-                Path(os.environ[MARKER_VARIABLE]).write_text(f"{self.stopped_by.name} at step {trainer.global_step}\n")
+            self._leave_marker(trainer)
             seconds = f", {signals.seconds_since_request():.2f} s after the signal" if signals.requested() else ""
+            saved = max(
+                (c.saved_step for c in trainer.checkpoint_callbacks if isinstance(c, RunCheckpoint)), default=-1
+            )
+            state = (
+                "safe to start again" if saved == trainer.global_step else f"NOT saved, the last save is step {saved}"
+            )
             print(
-                f"step {trainer.global_step}: {reason}, safe to start again{seconds}. Continue with --ckpt_path auto "
+                f"step {trainer.global_step}: {reason}, {state}{seconds}. Continue with --ckpt_path auto "
                 f"--trainer.default_root_dir {trainer.default_root_dir}",
                 file=sys.stderr,
                 flush=True,
             )
         # No rank leaves before the marker is there: the first exit makes srun end the others.
         trainer.strategy.barrier("Preemption")
+
+    def _leave_marker(self, trainer: Trainer) -> None:
+        """Without one (a full disk, say) the batch script counts the stop among the deaths, and requeues it too."""
+        assert self.stopped_by is not None
+        marker = os.environ.get(MARKER_VARIABLE)
+        if marker and self.stopped_by is not signal.SIGINT:
+            with suppress(OSError):
+                Path(marker).write_text(f"{self.stopped_by.name} at step {trainer.global_step}\n")
 
 
 def cut_short(trainer: Trainer) -> bool:

@@ -14,6 +14,7 @@ from lightning.pytorch import Callback
 from tiny_run import final_weights, fit
 
 from nnqs_lightning import signals
+from nnqs_lightning.training.checkpoint import RunCheckpoint
 from nnqs_lightning.training.checkpoint_store import CheckpointStore
 from nnqs_lightning.training.preemption import MARKER_VARIABLE, cut_short, exit_if_cut_short
 
@@ -69,6 +70,16 @@ def test_the_marker_asks_for_a_requeue_only_when_steps_are_left(tmp_path: Path, 
     signals.forget()
     fit(tmp_path / "cut", callbacks=[SignalAt(5, signal.SIGUSR1)])
     assert marker.read_text() == "SIGUSR1 at step 6\n"
+
+
+def test_lightnings_minimum_of_steps_does_not_hold_a_stop_up(tmp_path: Path) -> None:
+    assert fit(tmp_path, callbacks=[SignalAt(5, signal.SIGUSR1)], min_steps=10).global_step == 6
+
+
+def test_a_stop_that_could_not_be_saved_says_so(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(RunCheckpoint, "save", lambda self, trainer, reason: None)
+    fit(tmp_path, callbacks=[SignalAt(5, signal.SIGUSR1)])
+    assert "stopped by SIGUSR1, NOT saved" in capsys.readouterr().err
 
 
 def test_ctrl_c_does_not_ask_for_a_requeue(tmp_path: Path, monkeypatch) -> None:
