@@ -12,7 +12,7 @@ from jsonargparse import lazy_instance
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.checkpoint import checkpoint
 
@@ -23,9 +23,8 @@ from nnqs_lightning.chem import System
 from nnqs_lightning.errors import UserError
 from nnqs_lightning.fock import SampleBatch
 from nnqs_lightning.hamiltonian import MolecularHamiltonian
-from nnqs_lightning.optim import Pretraining
+from nnqs_lightning.optim import Pretraining, Spring
 from nnqs_lightning.optim.base import Direction
-from nnqs_lightning.optim.energy_gradient import EnergyGradient
 from nnqs_lightning.training import start
 from nnqs_lightning.training.metrics import EnergyMetrics
 from nnqs_lightning.training.profiling import clock
@@ -63,10 +62,10 @@ class NNQSModule(LightningModule):
         ansatz: AnsatzFactory = TransformerAnsatz,
         local_energy: LocalEnergy = lazy_instance(SubspaceLocalEnergy),  # noqa: B008
         validation_energy: LocalEnergy = lazy_instance(ExactLocalEnergy),  # noqa: B008
-        direction: Direction = lazy_instance(EnergyGradient),  # noqa: B008
-        optimizer: OptimizerFactory = torch.optim.AdamW,
+        direction: Direction = lazy_instance(Spring, energy_shift=0.5),  # noqa: B008
+        optimizer: OptimizerFactory = lambda parameters: SGD(parameters, lr=1.0, momentum=0.9),
         lr_scheduler: SchedulerFactory | None = None,
-        pretraining: Pretraining | None = None,
+        pretraining: Pretraining | None = lazy_instance(Pretraining),  # noqa: B008
         init_from: str | None = None,
         max_rows: int = 8192,
     ) -> None:
