@@ -40,7 +40,7 @@ class KeyValuePool:
 
     def _grow(self, needed: int) -> None:
         n_layers, capacity, width = self.rows.shape
-        larger = self.rows.new_empty((n_layers, max(needed, 2 * capacity, 1024), width))
+        larger = self.rows.new_empty((n_layers, max(needed, 2 * capacity), width))
         used = self._taken[-1][1] if self._taken else 0
         larger[:, :used] = self.rows[:, :used]
         self.rows = larger
