@@ -137,7 +137,7 @@ def _comparisons(study: Study, comparisons: list[Comparison], scopes: list[str])
         f"## Error divided by that of {study.baseline}",
         "",
         "Ratio of geometric means [95 % bootstrap interval over seeds]; bold where the sign-flip test, corrected after "
-        f"Holm for all {len(comparisons)} comparisons of this table, is below 0.05.",
+        "Holm for the comparisons of its column, is below 0.05.",
         "",
         f"| entry | {' | '.join(scopes)} |",
         "|---" * (len(scopes) + 1) + "|",
