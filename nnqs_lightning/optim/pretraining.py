@@ -27,34 +27,41 @@ class _Fit:
 
     determinants: Tensor
     log_target: Tensor
-    weights: Tensor
+    metric: Tensor
+
+    def weights(self, misfit: Tensor) -> Tensor:
+        """q: the mean of |c|² and |ψ|² times the metric, so that too much counts like too little."""
+        target = torch.exp(2 * self.log_target.real)
+        return 0.5 * (target + torch.exp(2 * (self.log_target - misfit).real)) * self.metric
 
     def misfit(self, log_psi: Tensor) -> Tensor:
         """log of target over ψ, complex128 [n]: phases modulo 2π and up to a common one."""
         ratio = self.log_target - log_psi
-        common = all_reduce_sum((self.weights * torch.polar(torch.ones_like(ratio.real), ratio.imag)).sum())
+        weights = torch.exp(2 * self.log_target.real)
+        common = all_reduce_sum((weights * torch.polar(torch.ones_like(ratio.real), ratio.imag)).sum())
         angles = torch.polar(torch.ones_like(ratio.real), ratio.imag - common.angle()).angle()
         return torch.complex(ratio.real, angles)
 
-    def loss(self, misfit: Tensor) -> float:
+    @staticmethod
+    def loss(weights: Tensor, misfit: Tensor) -> float:
         """Σ q |misfit|² over all ranks; infinite for a broken ψ."""
-        total = float(all_reduce_sum((self.weights * misfit.abs().square()).sum()))
+        total = float(all_reduce_sum((weights * misfit.abs().square()).sum()))
         return total if total == total else float("inf")
 
 
 class Pretraining:
     """Fit log |ψ| and the phase to a target, by Levenberg–Marquardt steps in the space of samples.
 
-    Minimises Σ_D q_D |log c_D − log ψ_D|² with q_D ∝ |c_D|² (E-weighted, see ``energy_shift``). ψ being normalised
-    over its sector, meeting the target's amplitudes leaves nothing elsewhere. Deterministic, and the same on any
-    number of ranks.
+    Minimises Σ_D q_D |log c_D − log ψ_D|² with q_D the mean of |c_D|² and the present |ψ_D|², times H_DD − E + σ. ψ
+    being normalised over its sector, meeting the target's amplitudes leaves nothing elsewhere. Deterministic, and the
+    same on any number of ranks.
 
     Args:
         target: state to fit.
         steps: largest number of steps.
         tolerance: stop when Σ q |log c − log ψ|² falls below.
         threshold: determinants with |c| below are left out.
-        energy_shift: σ in hartree: q_D ∝ |c_D|² (H_DD − E + σ), so that what costs energy is met best; null for |c_D|².
+        energy_shift: σ in hartree, so that what costs energy is met best; null for no such factor.
         damping: first damping of the normal equations; it falls with every step that helps.
         max_bytes: bound on what one pass over the layers holds, in bytes.
     """
@@ -62,7 +69,7 @@ class Pretraining:
     def __init__(
         self,
         target: TargetState | None = None,
-        steps: int = 30,
+        steps: int = 20,
         tolerance: float = 1e-7,
         threshold: float = 1e-6,
         energy_shift: float | None = 1.0,
@@ -94,17 +101,21 @@ class Pretraining:
         """
         state = self.target.vector(hamiltonian)
         fit = self._fit(ansatz, hamiltonian, state)
-        scores = PerSampleScores(ansatz, state.determinants.to(fit.weights.device), self.max_bytes)
+        scores = PerSampleScores(ansatz, state.determinants.to(fit.metric.device), self.max_bytes)
         damping = self.damping
-        misfit, loss = self._evaluate(ansatz, fit)
+        misfit = self._misfit(ansatz, fit)
         for step in range(self.steps):
+            weights = fit.weights(misfit)
+            loss = fit.loss(weights, misfit)
             if loss < self.tolerance:
                 break
-            space = tangent_space(scores, fit.determinants, torch.zeros_like(fit.weights), fit.weights.sqrt())
+            root = weights.sqrt()
+            space = tangent_space(scores, fit.determinants, torch.zeros_like(root), root)
             start = [p.detach().clone() for p in scores.parameters.values()]
             while True:
-                self._move(ansatz, scores, space, fit, misfit, damping)
-                trial, trial_loss = self._evaluate(ansatz, fit)
+                self._move(ansatz, space, fit.determinants, misfit, damping)
+                trial = self._misfit(ansatz, fit)
+                trial_loss = fit.loss(weights, trial)
                 if trial_loss < loss or damping > 1e6:
                     break
                 _restore(scores, start)
@@ -112,12 +123,12 @@ class Pretraining:
             if trial_loss >= loss:
                 _restore(scores, start)
                 break
-            misfit, loss, damping = trial, trial_loss, damping * EASIER
+            misfit, damping = trial, damping * EASIER
             infidelity = 1 - self._fidelity(fit, misfit)
             yield {
                 "pretrain/step": float(step),
                 "pretrain/infidelity": infidelity,
-                "pretrain/misfit": loss,
+                "pretrain/misfit": trial_loss,
                 "pretrain/damping": damping,
             }
 
@@ -136,18 +147,16 @@ class Pretraining:
                 "another irrep. Set model.ansatz.point_group to false or change pretraining.target"
             )
         coefficients = state.coefficients.to(device)[chosen] / norm.sqrt()
-        weights = coefficients.abs().square()
+        metric = torch.ones_like(coefficients.real)
         if self.energy_shift is not None:
-            diagonal = hamiltonian.diagonal(determinants[chosen])
-            weights = weights * ((diagonal - state.energy).clamp(min=0) + self.energy_shift)
+            metric = (hamiltonian.diagonal(determinants[chosen]) - state.energy).clamp(min=0) + self.energy_shift
         own = slice(rank(), None, world_size())
-        return _Fit(determinants[chosen][own], torch.log(coefficients)[own], (weights / weights.sum())[own])
+        return _Fit(determinants[chosen][own], torch.log(coefficients)[own], metric[own])
 
     @staticmethod
-    def _evaluate(ansatz: Ansatz, fit: _Fit) -> tuple[Tensor, float]:
+    def _misfit(ansatz: Ansatz, fit: _Fit) -> Tensor:
         with torch.no_grad():
-            misfit = fit.misfit(_log_psi(ansatz, fit.determinants))
-        return misfit, fit.loss(misfit)
+            return fit.misfit(ansatz(fit.determinants))
 
     @staticmethod
     def _fidelity(fit: _Fit, misfit: Tensor) -> float:
@@ -156,19 +165,16 @@ class Pretraining:
         return float(overlap.abs().square())
 
     @staticmethod
-    def _move(
-        ansatz: Ansatz, scores: PerSampleScores, space: TangentSpace, fit: _Fit, misfit: Tensor, damping: float
-    ) -> None:
+    def _move(ansatz: Ansatz, space: TangentSpace, determinants: Tensor, misfit: Tensor, damping: float) -> None:
         """θ += Õᵀ (Õ Õᵀ + λ)⁻¹ √q misfit, by one backward pass over the rows of this rank."""
-        root = fit.weights.sqrt()
-        parts = scores.parts
+        root, parts = space.row_scale, space.scores.parts
         target = root * torch.stack([misfit.real if part == AMPLITUDE else misfit.imag for part in parts])
         solved, _ = space.solve(target[None], damping)
         both = root.new_zeros((2, len(root)))
         both[list(parts)] = root * solved[0]
         coefficients = torch.complex(both[0], both[1])
-        parameters = list(scores.parameters.values())
-        surrogate = Direction.surrogate(coefficients, _log_psi(ansatz, fit.determinants))
+        parameters = list(space.scores.parameters.values())
+        surrogate = Direction.surrogate(coefficients, ansatz(determinants))
         gradients = torch.autograd.grad(surrogate, parameters, materialize_grads=True)
         with torch.no_grad():
             for parameter, gradient in zip(parameters, gradients, strict=True):
@@ -179,7 +185,3 @@ def _restore(scores: PerSampleScores, values: list[Tensor]) -> None:
     with torch.no_grad():
         for parameter, value in zip(scores.parameters.values(), values, strict=True):
             parameter.copy_(value)
-
-
-def _log_psi(ansatz: Ansatz, determinants: Tensor) -> Tensor:
-    return ansatz(determinants)

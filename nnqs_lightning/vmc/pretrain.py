@@ -13,6 +13,11 @@ from torch import Tensor
 from nnqs_lightning.errors import UserError
 from nnqs_lightning.hamiltonian import MolecularHamiltonian
 
+FLOW = 1e-6
+"""Couplings |H_DD' ψ_D'| in hartree that CISD does not follow to first order."""
+SMALLEST_GAP = 1e-3
+"""Hartree; keeps first-order amplitudes finite."""
+CONNECTED_AT_ONCE = 2_000_000
 DENSE_SIZE = 600
 """Matrices up to this size are diagonalised whole: it is quicker and knows no start vector."""
 
@@ -45,10 +50,12 @@ class CISD(TargetState):
 
     Args:
         max_determinants: UserError beyond so many determinants.
+        first_order: append first-order amplitudes of the determinants outside, mostly triples and quadruples.
     """
 
-    def __init__(self, max_determinants: int = 200_000) -> None:
+    def __init__(self, max_determinants: int = 200_000, first_order: bool = False) -> None:
         self.max_determinants = max_determinants
+        self.first_order = first_order
 
     def vector(self, hamiltonian: MolecularHamiltonian) -> StateVector:
         """See :class:`TargetState`."""
@@ -57,8 +64,8 @@ class CISD(TargetState):
                 f"CISD has {hamiltonian.n_connected} determinants, more than max_determinants "
                 f"{self.max_determinants}: raise it or give pretraining another target"
             )
-        reference = hamiltonian.sector.aufbau()
-        return lowest_state(hamiltonian, _excitations(hamiltonian, reference))
+        state = lowest_state(hamiltonian, _excitations(hamiltonian, hamiltonian.sector.aufbau()))
+        return with_first_order(hamiltonian, state, FLOW) if self.first_order else state
 
 
 class SelectedCI(TargetState):
@@ -69,10 +76,13 @@ class SelectedCI(TargetState):
     Args:
         max_determinants: size of the final set.
         growth: largest factor by which a round enlarges the set.
-        threshold: matrix elements |H_DD' ψ_D'| below it are not followed.
+        threshold: couplings |H_DD' ψ_D'| in hartree below it are not followed.
+        first_order: append first-order amplitudes of the determinants outside the full set.
     """
 
-    def __init__(self, max_determinants: int = 2000, growth: float = 4.0, threshold: float = 1e-6) -> None:
+    def __init__(
+        self, max_determinants: int = 200, growth: float = 4.0, threshold: float = 1e-6, first_order: bool = False
+    ) -> None:
         if max_determinants < 1 or growth <= 1 or threshold < 0:
             raise UserError(
                 f"max_determinants is {max_determinants}, growth {growth} and threshold {threshold}, expected at least "
@@ -81,12 +91,13 @@ class SelectedCI(TargetState):
         self.max_determinants = max_determinants
         self.growth = growth
         self.threshold = threshold
+        self.first_order = first_order
 
     def vector(self, hamiltonian: MolecularHamiltonian) -> StateVector:
         """See :class:`TargetState`."""
         state = lowest_state(hamiltonian, hamiltonian.sector.aufbau())
         while len(state.determinants) < self.max_determinants:
-            outside, amplitudes = self._first_order(hamiltonian, state)
+            outside, amplitudes = first_order_amplitudes(hamiltonian, state, self.threshold)
             size = len(state.determinants)
             # All excitations of the first determinant may join at once.
             room = min(self.max_determinants, max(int(self.growth * size), hamiltonian.n_connected)) - size
@@ -94,26 +105,7 @@ class SelectedCI(TargetState):
             if not len(order):
                 break
             state = lowest_state(hamiltonian, torch.cat([state.determinants, outside[order]]))
-        return state
-
-    def _first_order(self, hamiltonian: MolecularHamiltonian, state: StateVector) -> tuple[Tensor, Tensor]:
-        """Determinants outside the set and their Epstein–Nesbet amplitudes."""
-        from nnqs_lightning.fock.lookup import DeterminantTable
-
-        strong = state.coefficients.abs().argsort(descending=True, stable=True)
-        strong = strong[state.coefficients[strong].abs() > self.threshold]
-        table = DeterminantTable(state.determinants)
-        found = DeterminantTable(state.determinants[:0])
-        sums = torch.zeros(0, dtype=torch.complex128)
-        for chunk in strong.split(max(1, 2_000_000 // hamiltonian.n_connected)):
-            connected = hamiltonian.connected_states(state.determinants[chunk])
-            flow = connected.elements * state.coefficients[chunk][connected.rows]
-            new = (flow.abs() > self.threshold) & (table.find(connected.determinants) < 0)
-            found.insert(connected.determinants[new])
-            sums = torch.cat([sums, sums.new_zeros(len(found) - len(sums))])
-            sums.index_add_(0, found.find(connected.determinants[new]), flow[new])
-        outside = found.rows
-        return outside, sums / (state.energy - hamiltonian.diagonal(outside)).clamp(max=-1e-3)
+        return with_first_order(hamiltonian, state, self.threshold) if self.first_order else state
 
 
 class FirstOrder(TargetState):
@@ -129,7 +121,7 @@ class FirstOrder(TargetState):
         coupling = hamiltonian.matrix_elements(reference.expand_as(determinants).contiguous(), determinants)
         diagonal = hamiltonian.diagonal(determinants)
         start = (determinants == reference).flatten(1).all(1)
-        gap = (diagonal[start] - diagonal).clamp(max=-1e-3)
+        gap = (diagonal[start] - diagonal).clamp(max=-SMALLEST_GAP)
         amplitudes = torch.where(start, 1.0, coupling / gap)
         return _state(hamiltonian, determinants, amplitudes)
 
@@ -178,6 +170,41 @@ def lowest_state(hamiltonian: MolecularHamiltonian, determinants: Tensor) -> Sta
         energy, coefficients = energies[0], vectors[:, 0]
     coefficients = coefficients * np.sign(coefficients[np.argmax(np.abs(coefficients))])
     return StateVector(determinants, torch.from_numpy(coefficients).to(torch.complex128), float(energy))
+
+
+def with_first_order(hamiltonian: MolecularHamiltonian, state: StateVector, threshold: float) -> StateVector:
+    """The state and, outside of its determinants, its first-order Epstein–Nesbet correction; normalised together."""
+    outside, amplitudes = first_order_amplitudes(hamiltonian, state, threshold)
+    return _state(hamiltonian, torch.cat([state.determinants, outside]), torch.cat([state.coefficients, amplitudes]))
+
+
+def first_order_amplitudes(
+    hamiltonian: MolecularHamiltonian, state: StateVector, threshold: float
+) -> tuple[Tensor, Tensor]:
+    """⟨D|H|ψ⟩ / (E − H_DD) of determinants D outside the state's set.
+
+    Args:
+        hamiltonian: H.
+        state: ψ and E.
+        threshold: couplings |H_DD' ψ_D'| in hartree below it are not followed.
+
+    Returns:
+        int64 [M, 2, W] and complex128 [M].
+    """
+    from nnqs_lightning.fock.lookup import DeterminantTable
+
+    inside, found = DeterminantTable(state.determinants), DeterminantTable(state.determinants[:0])
+    sums = torch.zeros(0, dtype=torch.complex128)
+    rows = max(1, CONNECTED_AT_ONCE // hamiltonian.n_connected)
+    for determinants, coefficients in zip(state.determinants.split(rows), state.coefficients.split(rows), strict=True):
+        connected = hamiltonian.connected_states(determinants)
+        flow = connected.elements * coefficients[connected.rows]
+        new = (flow.abs() > threshold) & (inside.find(connected.determinants) < 0)
+        position = found.insert(connected.determinants[new])
+        sums = torch.cat([sums, sums.new_zeros(len(found) - len(sums))])
+        sums.index_add_(0, position, flow[new])
+    gap = (state.energy - hamiltonian.diagonal(found.rows)).clamp(max=-SMALLEST_GAP)
+    return found.rows, sums / gap
 
 
 def _excitations(hamiltonian: MolecularHamiltonian, reference: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ def test_cisd_is_pyscfs(water):
     assert len(state.determinants) == water.n_connected
 
 
-@pytest.mark.parametrize("target", [CISD(), SelectedCI(40), FirstOrder()])
+@pytest.mark.parametrize("target", [CISD(), CISD(first_order=True), SelectedCI(40), FirstOrder()])
 def test_states_are_normalised_and_know_their_energy(water, exact, target):
     state = target.vector(water)
     assert state.coefficients.abs().square().sum().item() == pytest.approx(1)
@@ -46,12 +46,26 @@ def test_states_are_normalised_and_know_their_energy(water, exact, target):
 
 
 def test_selected_ci_takes_better_determinants_than_cisd_and_ends_at_full_ci(water, exact):
+    def selected(size):
+        return SelectedCI(size).vector(water)
+
     cisd = CISD().vector(water)
     important = int((cisd.coefficients.abs() > 1e-6).sum())
-    assert SelectedCI(important).vector(water).energy < cisd.energy
-    assert SelectedCI(441).vector(water).energy == pytest.approx(exact, abs=1e-7)
-    energies = [SelectedCI(size).vector(water).energy for size in (1, 5, 20, 60)]
+    assert selected(important).energy < cisd.energy
+    assert selected(441).energy == pytest.approx(exact, abs=1e-7)
+    energies = [selected(size).energy for size in (1, 5, 20, 60)]
     assert energies == sorted(energies, reverse=True)
+
+
+def test_first_order_amplitudes_outside_recover_most_of_what_cisd_lacks(water, exact):
+    plain, corrected = CISD().vector(water), CISD(first_order=True).vector(water)
+    assert corrected.energy - exact < 0.1 * (plain.energy - exact)
+
+
+def test_the_correction_to_one_determinant_is_perturbation_theory(water):
+    alone = SelectedCI(1, first_order=True).vector(water)
+    expected = FirstOrder().vector(water)
+    assert alone.energy == pytest.approx(expected.energy, abs=1e-7)
 
 
 def test_large_and_small_sets_give_the_same_state(water, monkeypatch):

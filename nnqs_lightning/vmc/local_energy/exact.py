@@ -62,6 +62,7 @@ class ExactLocalEnergy(LocalEnergy):
             weights=sample.weights,
             variational=self.is_variational(sample, log_psi),
             stats=self.reduced({**totals, "local_energy/evaluated": float(cache.n_evaluated)}),
+            diagonal=hamiltonian.diagonal(sample.determinants),
         )
 
     def is_variational(self, sample: SampleBatch, log_psi: Tensor) -> bool:
