@@ -105,6 +105,9 @@ class NNQSCLI(LightningCLI):
 
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
         kwargs = super()._prepare_subcommand_kwargs(subcommand)
+        if subcommand == "fit":
+            # As an attribute, set before the set-up hooks run: a resumed run needs no supervised start.
+            self.trainer.ckpt_path = kwargs.pop("ckpt_path", None)
         if "verbose" in kwargs:
             kwargs["verbose"] = False  # RunReport prints the table
         return kwargs
@@ -146,6 +149,8 @@ def _quieten_libraries() -> None:
     """Silence what Lightning says at every start and no user of this command line can act on."""
     warnings.filterwarnings("ignore", message=".*treespec, LeafSpec.*")
     warnings.filterwarnings("ignore", message=".*The `srun` command is available on your system but is not used.*")
+    warnings.filterwarnings("ignore", message=".*`torch.distributed.* is deprecated.*")  # DeepSpeed's own calls
+    warnings.filterwarnings("ignore", message="When saving the DeepSpeed Stage 3 checkpoint.*")
     for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.seed"):
         logging.getLogger(name).setLevel(logging.WARNING)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -47,9 +46,5 @@ def main(args: Sequence[str]) -> None:
     parser.add_argument("ckpt", help="a checkpoint of a DeepSpeed run: its folder, such as checkpoints/step-00000500")
     parser.add_argument("--output", help="the file to write; by default beside the folder, ending in .whole.ckpt")
     options = parser.parse_args(args)
-    try:
-        target = consolidate(options.ckpt, options.output)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    target = consolidate(options.ckpt, options.output)
     print(f"written to {target}: pass it to --ckpt_path or --model.init_from")

@@ -14,7 +14,7 @@ import torch
 HERE = Path(__file__).parent
 
 
-def run_ranks(script: str, n_ranks: int, folder: Path, *args: str, timeout: float = 150.0) -> list[Any]:
+def run_ranks(script: str, n_ranks: int, folder: Path, *args: str, timeout: float = 420.0) -> list[Any]:
     """Run ``tests/training/<script>`` with ``folder`` and ``args`` on ``n_ranks`` processes.
 
     Returns:
