@@ -66,16 +66,16 @@ class RunCheckpoint(Checkpoint):
         self._row = state_dict["row"]
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
+            trainer.strategy.checkpoint_io = _DirectCheckpointIO()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         mine = str(trainer.ckpt_path)
         if trainer.strategy.broadcast(mine) != mine:
             raise UserError(
                 f"rank {trainer.global_rank} would resume from {mine}, rank 0 from another checkpoint: put "
                 "trainer.default_root_dir on a file system that all nodes share"
             )
-        if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
-            trainer.strategy.checkpoint_io = _DirectCheckpointIO()
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.is_global_zero:
             continue_logs(trainer.loggers, trainer.global_step, self._row)
         if trainer.ckpt_path:

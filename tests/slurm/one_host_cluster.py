@@ -40,6 +40,7 @@ SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,bf_interval=1
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 ReturnToService=2
+MinJobAge=3600
 KillWait=5
 SlurmdTimeout=10
 GresTypes=gpu

@@ -19,7 +19,7 @@ from nnqs_lightning.training.checkpoint_store import CheckpointStore
 STEPS, GATE = 40, 22
 FIT = [
     "--config", "configs/h2.yaml", "--trainer.accelerator", "cpu", "--trainer.max_steps", str(STEPS),
-    "--checkpoint.every_steps", "5", "--report.final_draws", "0", "--report.plot", "false",
+    "--model.pretraining", "null", "--checkpoint.every_steps", "5", "--report.final_draws", "0", "--report.plot", "false",
     "--trainer.callbacks+=gate.Gate", f"--trainer.callbacks.step={GATE}", "--trainer.callbacks.seconds=0.02",
 ]  # fmt: skip
 TWO_NODES = ["--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=1"]
@@ -121,7 +121,7 @@ ARRAY = ["--array=1-2", "--cpus-per-task=1"]
 STORIES = [
     Story("uninterrupted", nothing),
     Story("usr1", send_usr1),
-    Story("timelimit", lambda cluster, story: None, [*TWO_NODES, "--time=2", "--signal=SIGUSR1@60"]),
+    Story("timelimit", lambda cluster, story: None, [*TWO_NODES, "--time=2", "--signal=SIGUSR1@45"]),
     Story("preempted", more_urgent_job, [*TWO_NODES, "--partition=low"]),
     Story("rankkilled", kill_a_rank),
     Story("nodelost", lose_the_first_node, [*TWO_NODES, "--partition=fragile"]),
@@ -136,7 +136,7 @@ def stories(cluster: OneHostCluster, runs: Path) -> dict[str, Story]:
     """All jobs at once: while one waits to be requeued, others use the cores."""
     for story in STORIES:
         story.submit(cluster, runs)
-    deadline = time.monotonic() + 280
+    deadline = time.monotonic() + 420
     while time.monotonic() < deadline:
         for story in STORIES:
             if not story.struck and story.waits():
