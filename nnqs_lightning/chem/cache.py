@@ -21,7 +21,7 @@ from nnqs_lightning.chem.integrals import MolecularIntegrals
 
 log = logging.getLogger(__name__)
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Part of every key: raise it when the meaning of a cached value changes."""
 
 FEATURE_PREFIX = "feature_"

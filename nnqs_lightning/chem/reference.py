@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import fields
-from math import comb
+from math import comb, inf
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,6 +23,9 @@ SPIN_TOLERANCE = 1e-3
 
 SPIN_PENALTIES = (0.0, 0.2, 1.0)
 """Hartree per unit of ⟨S²⟩ − S(S + 1), tried in turn until a state of the right spin comes out."""
+
+BOUND_TOLERANCE = 1e-7
+"""Hartree by which an FCI energy may lie above a variational bound, for convergence's sake."""
 
 DAVIDSON_SPACE, SMALL_DAVIDSON_SPACE, DAVIDSON_SPACE_LIMIT = 60, 20, 200_000
 """Vectors kept in a Davidson iteration, and those kept above so many determinants: near-degenerate states take many."""
@@ -53,13 +56,14 @@ def compute_reference_energies(
     if integrals.n_alpha + integrals.n_beta == 1:
         exact = integrals.e_core + float(np.linalg.eigvalsh(integrals.h1e)[0])
         return ReferenceEnergies(*[exact] * len(fields(ReferenceEnergies)))
-    fci = fci_energy(integrals, max_fci_determinants, wfn_sym)
     mean_field = mean_field_of_integrals(integrals)
     guess = aufbau_density(integrals.n_orb, integrals.n_alpha, integrals.n_beta)
     if not converge(mean_field, guess if integrals.spin else guess.sum(axis=0)):
         log.warning("Hartree-Fock does not converge for these integrals: no HF, MP2, CISD and CCSD reference energies")
-        return ReferenceEnergies(fci=fci)
+        return ReferenceEnergies(fci=fci_energy(integrals, max_fci_determinants, wfn_sym))
     hf = float(mean_field.e_tot)
+    # The HF determinant has the right spin, but need not have the irrep that is asked for.
+    fci = fci_energy(integrals, max_fci_determinants, wfn_sym, upper_bound=hf if wfn_sym is None else inf)
     if n_determinants(integrals) == 1:
         return ReferenceEnergies(hf, hf, hf, hf, hf, fci)
     if integrals.n_orb > MAX_CORRELATED_ORBITALS:
@@ -121,7 +125,9 @@ def _ccsd(mean_field: Any) -> Any | None:
     return solver if solver.converged else None
 
 
-def fci_energy(integrals: MolecularIntegrals, max_determinants: int, wfn_sym: int | None = None) -> float | None:
+def fci_energy(
+    integrals: MolecularIntegrals, max_determinants: int, wfn_sym: int | None = None, upper_bound: float = inf
+) -> float | None:
     """Lowest energy with S = spin / 2, in hartree; None where it costs too much or no such state is found.
 
     ⟨S²⟩ of the ground state of the sector is checked. Where it is another spin's, a penalty pushes those up
@@ -131,6 +137,7 @@ def fci_energy(integrals: MolecularIntegrals, max_determinants: int, wfn_sym: in
         integrals: the Hamiltonian and its sector.
         max_determinants: None is returned above this size.
         wfn_sym: irrep of the state, Molpro numbering; None for the lowest of all.
+        upper_bound: energy in hartree of a state of this spin; what comes out above is an excited state.
     """
     size = n_determinants(integrals)
     if size > max_determinants:
@@ -139,7 +146,7 @@ def fci_energy(integrals: MolecularIntegrals, max_determinants: int, wfn_sym: in
     log.info("FCI reference energy of %d determinants", size)
     for penalty in SPIN_PENALTIES:
         energy = _lowest_of_spin(integrals, penalty, wfn_sym)
-        if energy is not None:
+        if energy is not None and energy + integrals.e_core < upper_bound + BOUND_TOLERANCE:
             return energy + integrals.e_core
     log.warning("no FCI reference energy: no converged state has 2S = %d", integrals.spin)
     return None
@@ -151,15 +158,20 @@ def _lowest_of_spin(integrals: MolecularIntegrals, penalty: float, wfn_sym: int 
     n_orb, n_elec = integrals.n_orb, (integrals.n_alpha, integrals.n_beta)
     target = 0.5 * integrals.spin * (0.5 * integrals.spin + 1.0)
     solver = _fci_solver(integrals, penalty, target, wfn_sym)
-    start = _start_vector(solver, integrals)
+    starts = _start_vectors(solver, integrals)
     try:
-        energy, vector = solver.kernel(integrals.h1e, integrals.eri, n_orb, n_elec, ci0=start)
+        energies, vectors = solver.kernel(integrals.h1e, integrals.eri, n_orb, n_elec, ci0=starts, nroots=len(starts))
     except ValueError as error:  # how the singlet solver says that it met another spin
         log.info("FCI: %s", error)
         return None
-    if not solver.converged or abs(spin_op.spin_square0(vector, n_orb, n_elec)[0] - target) > SPIN_TOLERANCE:
-        return None
-    return float(energy)
+    if len(starts) == 1:
+        energies, vectors = [energies], [vectors]
+    for energy, vector, converged in zip(energies, vectors, np.atleast_1d(solver.converged), strict=True):
+        if not converged:
+            return None
+        if abs(spin_op.spin_square0(vector, n_orb, n_elec)[0] - target) < SPIN_TOLERANCE:
+            return float(energy)
+    return None
 
 
 def _fci_solver(integrals: MolecularIntegrals, penalty: float, target: float, wfn_sym: int | None) -> Any:
@@ -177,24 +189,30 @@ def _fci_solver(integrals: MolecularIntegrals, penalty: float, target: float, wf
     solver.verbose = 0
     solver.conv_tol = 1e-10
     solver.max_cycle = 300
+    solver.pspace_size = 0  # an exact preconditioner returns the vector itself and so cannot improve it
     small = n_determinants(integrals) <= DAVIDSON_SPACE_LIMIT
     solver.max_space = DAVIDSON_SPACE if small else SMALL_DAVIDSON_SPACE
     return addons.fix_spin_(solver, shift=penalty, ss=target) if penalty else solver
 
 
-def _start_vector(solver: Any, integrals: MolecularIntegrals) -> Array:
-    """A random vector of low energy, [n_alpha strings, n_beta strings].
+def _start_vectors(solver: Any, integrals: MolecularIntegrals) -> list[Array]:
+    """The lowest determinant and a random vector of low energy, [n_alpha strings, n_beta strings] each.
 
-    It overlaps with states of every symmetry. From PySCF's own start, the lowest determinants, the Davidson iteration
-    of C2 or of singlet O2 ends in an excited state of their symmetry.
+    The random vector overlaps with states of every symmetry: from the lowest determinants alone, the Davidson iteration
+    of stretched C2 or of singlet O2 ends in an excited state of their symmetry. From the random vector alone, that of
+    LiCl loses the ground state. Two roots, not one, are asked for, because a single one may miss a state close by.
     """
     n_orb, n_elec = integrals.n_orb, (integrals.n_alpha, integrals.n_beta)
     diagonal = np.asarray(solver.make_hdiag(integrals.h1e, integrals.eri, n_orb, n_elec))
     diagonal = diagonal.reshape(comb(n_orb, n_elec[0]), comb(n_orb, n_elec[1]))
-    vector = np.random.default_rng(0).normal(size=diagonal.shape) / (diagonal - diagonal.min() + 0.3) ** 3
+    lowest = np.zeros_like(diagonal)
+    lowest.flat[diagonal.argmin()] = 1.0
+    spread = np.random.default_rng(0).normal(size=diagonal.shape) / (diagonal - diagonal.min() + 0.3) ** 3
+    vectors = [lowest, spread]
     if integrals.spin == 0:
-        vector = vector + vector.T
-    return np.asarray(vector / np.linalg.norm(vector))
+        vectors = [vector + vector.T for vector in vectors]
+    n_roots = min(len(vectors), diagonal.size)
+    return [np.asarray(vector / np.linalg.norm(vector)) for vector in vectors[:n_roots]]
 
 
 def determinant_energy(integrals: MolecularIntegrals) -> float:
