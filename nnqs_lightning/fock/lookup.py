@@ -70,11 +70,11 @@ def as_words(determinants: Tensor) -> Words:
 
 
 @jit
-def hash_words(words):
-    """Mix the words of a row (the finaliser of SplitMix64 after each one)."""
+def hash_row(rows, n):
+    """Mix the words of row n (the finaliser of SplitMix64 after each one)."""
     mixed = np.uint64(0x9E3779B97F4A7C15)
-    for w in range(words.shape[0]):
-        mixed ^= words[w]
+    for w in range(rows.shape[1]):
+        mixed ^= rows[n, w]
         mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         mixed ^= mixed >> np.uint64(31)
@@ -82,18 +82,17 @@ def hash_words(words):
 
 
 @jit
-def find_slot(row, held, slots):
-    """Slot of ``row``: the one that holds its position in ``held``, or the empty one where it would go."""
+def find_slot(rows, n, held, slots):
+    """Slot of row n: the one that holds its position in ``held``, or the empty one where it would go."""
     mask = np.uint64(slots.shape[0] - 1)
-    slot = hash_words(row) & mask
+    slot = hash_row(rows, n) & mask
     while True:
         position = slots[slot]
         if position < 0:
             return slot
-        # Word by word: a view of the row would cost more than the comparison.
         differ = False
-        for w in range(row.shape[0]):
-            differ |= held[position, w] != row[w]
+        for w in range(rows.shape[1]):
+            differ |= held[position, w] != rows[n, w]
         if not differ:
             return slot
         slot = (slot + np.uint64(1)) & mask
@@ -103,7 +102,7 @@ def find_slot(row, held, slots):
 def insert_all(rows, held, size, slots, positions):
     """Append the new ones of ``rows`` to the first ``size`` of ``held``; return the new size."""
     for row in range(rows.shape[0]):
-        slot = find_slot(rows[row], held, slots)
+        slot = find_slot(rows, row, held, slots)
         if slots[slot] < 0:
             held[size] = rows[row]
             slots[slot] = size
@@ -116,4 +115,4 @@ def insert_all(rows, held, size, slots, positions):
 def find_rows(start, stop, queries, held, slots, positions):
     """Position of a block of ``queries``, −1 where absent."""
     for row in range(start, stop):
-        positions[row] = slots[find_slot(queries[row], held, slots)]
+        positions[row] = slots[find_slot(queries, row, held, slots)]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nnqs_lightning.fock.compiled import jit
-from nnqs_lightning.fock.lookup import hash_words
+from nnqs_lightning.fock.lookup import hash_row
 from nnqs_lightning.hamiltonian.slater_condon import (
     ONE,
     count_below,
@@ -164,6 +164,7 @@ def draw_rows(start, stop, determinants, tables, threshold, n_draws, seed, state
     n_orb, n_words = tables.h1e.shape[0], determinants.shape[2]
     alpha, beta = excitations(n_orb, n_words), excitations(n_orb, n_words)
     width = elements.shape[1]
+    rows_of_words = determinants.reshape(determinants.shape[0], 2 * n_words)
     all_states = np.empty((width, 2, n_words), dtype=np.uint64)
     all_elements = np.empty(width)
     small = np.empty(width, dtype=np.int64)
@@ -182,7 +183,7 @@ def draw_rows(start, stop, determinants, tables, threshold, n_draws, seed, state
                 running[n_small] = weight
                 n_small += 1
         n_kept[row] = count
-        key = hash_words(determinants[row].reshape(2 * n_words)) ^ seed
+        key = hash_row(rows_of_words, row) ^ seed
         for draw in range(n_draws if n_small else 0):
             place = np.searchsorted(running[:n_small], weight * uniform(key, draw), side="right")
             k = small[min(place, n_small - 1)]

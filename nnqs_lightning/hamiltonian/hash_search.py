@@ -23,8 +23,9 @@ def find_connected(row, held, slots, tables, alpha, beta, states, elements, hits
     """
     n_words = states.shape[2]
     count = connect(held[row].reshape(2, n_words), tables, 0.0, alpha, beta, states, elements)
+    rows_of_words = states.reshape(states.shape[0], 2 * n_words)
     for k in range(count):
-        hits[k] = slots[find_slot(states[k].reshape(2 * n_words), held, slots)]
+        hits[k] = slots[find_slot(rows_of_words, k, held, slots)]
     return count
 
 

@@ -8,7 +8,17 @@ from __future__ import annotations
 import numpy as np
 
 from nnqs_lightning.fock.compiled import jit, popcount
-from nnqs_lightning.hamiltonian.slater_condon import distance, matrix_element
+from nnqs_lightning.hamiltonian.slater_condon import matrix_element
+
+
+@jit
+def differing_bits(determinants, n, m):
+    """Spin orbitals occupied in only one of the determinants n and m."""
+    bits = 0
+    for w in range(determinants.shape[2]):
+        bits += popcount(determinants[n, 0, w] ^ determinants[m, 0, w])
+        bits += popcount(determinants[n, 1, w] ^ determinants[m, 1, w])
+    return bits
 
 
 @jit
@@ -16,12 +26,10 @@ def pair_rows(start, stop, rows, determinants, tables, psi, sums):
     """Σ_D' H_DD' ψ(D') over the set for a block of ``rows`` into ``sums`` [M, 2]; ψ [N, 2] in parts."""
     orbitals = np.empty((4, tables.h1e.shape[0]), dtype=np.int64)
     for n in range(start, stop):
-        bra = determinants[rows[n]]
         sums[n] = 0.0
         for column in range(determinants.shape[0]):
-            ket = determinants[column]
-            if distance(bra[0], ket[0]) + distance(bra[1], ket[1]) <= 2:
-                element = matrix_element(bra, ket, tables, orbitals)
+            if differing_bits(determinants, rows[n], column) <= 4:
+                element = matrix_element(determinants[rows[n]], determinants[column], tables, orbitals)
                 sums[n, 0] += element * psi[column, 0]
                 sums[n, 1] += element * psi[column, 1]
 
@@ -32,8 +40,4 @@ def near_rows(start, stop, rows, determinants, counts):
     for n in range(start, stop):
         counts[n] = 0
         for column in range(determinants.shape[0]):
-            bits = 0
-            for w in range(determinants.shape[2]):
-                bits += popcount(determinants[rows[n], 0, w] ^ determinants[column, 0, w])
-                bits += popcount(determinants[rows[n], 1, w] ^ determinants[column, 1, w])
-            counts[n] += bits <= 4
+            counts[n] += differing_bits(determinants, rows[n], column) <= 4

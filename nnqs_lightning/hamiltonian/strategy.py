@@ -31,8 +31,10 @@ class Work:
     """Links followed into those products."""
     visits: float
     """Linked sources or targets visited by string_groups."""
-    group_pairs: float
-    """Pairs within groups that share a string."""
+    read_pairs: float
+    """Pairs within groups that share a string, their one-spin elements read from a table."""
+    made_pairs: float
+    """One-spin elements made, for such a table or on the spot."""
     connected: float
     """Connected states enumerated and looked up by hash."""
     pairs: float
@@ -41,13 +43,14 @@ class Work:
     """Strings whose excitations are looked up, times their number."""
 
     def seconds(self) -> dict[Strategy, float]:
-        """Expected seconds on one core of 2020s hardware. Only their ratios matter for the choice."""
-        links = 5e-8 * self.strings
+        """Expected seconds on one core of 2020s hardware, small fixed costs included. The choice needs their order."""
+        links = 1e-3 + 5e-8 * self.strings
+        one_spin = 1.2e-9 * self.read_pairs + 1.6e-8 * self.made_pairs
         return {
             Strategy.string_factored: links + 6e-11 * self.products + 2e-9 * self.gathered,
-            Strategy.string_groups: links + 1.8e-9 * self.visits + 3e-9 * self.group_pairs,
-            Strategy.hash: 5e-8 * self.connected,
-            Strategy.pair_scan: 1.5e-9 * self.pairs,
+            Strategy.string_groups: 1e-3 + links + 1.8e-9 * self.visits + one_spin,
+            Strategy.hash: 2e-4 + 6e-8 * self.connected,
+            Strategy.pair_scan: 2e-4 + 8e-9 * self.pairs,
         }
 
     def cheapest(self) -> Strategy:

@@ -152,7 +152,7 @@ def find_single_rows(start, stop, strings, n_orb, held, slots, targets, counts):
     """For a block of strings: the number of each excited string or −1, and how many are there."""
     occupied = np.empty(n_orb, dtype=np.int64)
     empty = np.empty(n_orb, dtype=np.int64)
-    excited = np.empty(strings.shape[1], dtype=np.uint64)
+    excited = np.empty((1, strings.shape[1]), dtype=np.uint64)
     for s in range(start, stop):
         string = strings[s]
         n_occupied = occupied_orbitals(string, occupied)
@@ -160,8 +160,8 @@ def find_single_rows(start, stop, strings, n_orb, held, slots, targets, counts):
         counts[s] = 0
         for k in range(n_occupied):
             for l in range(n_empty):
-                write_excited(string, excited, occupied[k], empty[l])
-                target = slots[find_slot(excited, held, slots)]
+                write_excited(string, excited[0], occupied[k], empty[l])
+                target = slots[find_slot(excited, 0, held, slots)]
                 targets[s, k * n_empty + l] = target
                 counts[s] += target >= 0
 

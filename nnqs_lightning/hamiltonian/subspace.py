@@ -77,11 +77,9 @@ class Subspace:
         alpha, beta = self.strings
         return single_links(alpha), single_links(beta)
 
-    @cached_property
-    def couplings(self) -> tuple[Array, Array]:
-        """Elements between all α strings and between all β strings."""
-        alpha, beta = self.strings
-        return couplings(alpha, self.tables), couplings(beta, self.tables)
+    def couplings(self, spin: int) -> Array:
+        """Elements between all strings of ``spin``."""
+        return couplings(self.strings[spin], self.tables)
 
     def groups(self, shared: int, rows: Indices) -> Groups:
         """Determinants at ``rows`` by their string of spin ``shared``."""
@@ -132,8 +130,6 @@ class Subspace:
         alpha_links, beta_links = (np.diff(links.offsets) for links in self.links)
         counts = np.bincount(alpha.number, minlength=len(alpha))
         targets = np.bincount(alpha.number[self.rows], minlength=len(alpha))
-        beta_counts = np.bincount(beta.number, minlength=len(beta))
-        beta_targets = np.bincount(beta.number[self.rows], minlength=len(beta))
         link_sums = np.bincount(alpha.number, weights=beta_links[beta.number], minlength=len(alpha))
         reached = self.links[0].sum_over_targets(link_sums), self.links[0].sum_over_targets(counts)
         visits = np.where(targets > 0, np.minimum(reached[0], targets * reached[1]), 0).sum()
@@ -142,11 +138,13 @@ class Subspace:
         per_group = n_pairs * (alpha_links + alpha.n_electrons) * 2.0 * len(beta)
         products = per_group[targets > 0].sum() + 2.0 * size * (len(alpha) + len(beta))
         fits = 16 * size <= MAX_TABLE_BYTES and max(len(alpha), len(beta)) <= MAX_COUPLED
+        coupled = [spin for spin in (0, 1) if self._is_coupled(spin)]
         return Work(
             products=float(products) if fits else np.inf,
             gathered=float(n_rows * (beta_links.mean() + beta.n_electrons)),
             visits=float(visits),
-            group_pairs=float(targets @ counts + beta_targets @ beta_counts),
+            read_pairs=sum(self._pairs_in_groups(1 - spin) for spin in coupled),
+            made_pairs=sum(len(self.strings[s]) ** 2 if s in coupled else self._pairs_in_groups(1 - s) for s in (0, 1)),
             connected=float(n_rows * self.n_connected),
             pairs=float(n_rows * len(self.words)),
             strings=float(sum(len(s) * s.n_electrons * (n_orb - s.n_electrons) for s in (alpha, beta))),
@@ -162,7 +160,7 @@ class Subspace:
             factored_rows, len(alpha), targets, *self.links, alpha.all, beta.all,
             packed_pairs(self.tables.eri), table, result,
         )  # fmt: skip
-        one_spin = one_spin_products(table, *self.couplings)
+        one_spin = one_spin_products(table, self.couplings(0), self.couplings(1))
         sums = one_spin[:, alpha.number[self.rows], beta.number[self.rows]].T + self.tables.e_core * psi[self.rows]
         sums[self._place(targets)] += result
         return np.ascontiguousarray(sums)
@@ -182,14 +180,24 @@ class Subspace:
     def _add_one_spin(self, shared: int, targets: Groups, sources: Groups, psi: Parts, sums: Parts) -> None:
         strings = self.strings[1 - shared]
         n_groups = len(self.strings[shared])
-        if len(strings) <= MAX_COUPLED:
-            map_rows(coupled_rows, n_groups, targets, sources, self.couplings[1 - shared], psi, sums)
+        if self._is_coupled(1 - shared):
+            map_rows(coupled_rows, n_groups, targets, sources, self.couplings(1 - shared), psi, sums)
         else:
             source_words = np.ascontiguousarray(strings.all.words[sources.other].T)
             map_rows(
                 scanned_rows, n_groups, targets, sources, strings.all, source_words, self.tables,
                 psi, sums,
             )  # fmt: skip
+
+    def _is_coupled(self, spin: int) -> bool:
+        """Whether a table of elements between all strings of ``spin`` costs less than making them on the spot."""
+        n_strings = len(self.strings[spin])
+        return n_strings <= MAX_COUPLED and n_strings**2 <= 4 * self._pairs_in_groups(1 - spin)
+
+    def _pairs_in_groups(self, shared: int) -> float:
+        number = self.strings[shared].number
+        counts = np.bincount(number, minlength=len(self.strings[shared]))
+        return float(counts[number[self.rows]].sum())
 
     def _add_two_spins(self, targets: Groups, sources: Groups, psi: Parts, sums: Parts) -> None:
         alpha, beta = self.strings

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -11,8 +14,14 @@ from nnqs_lightning.chem.integrals import MolecularIntegrals
 from nnqs_lightning.errors import UserError
 from nnqs_lightning.fock import SampleBatch, Sector, unpack
 from nnqs_lightning.hamiltonian import MolecularHamiltonian
-from nnqs_lightning.vmc.local_energy import ExactLocalEnergy, ScreenedLocalEnergy, SubspaceLocalEnergy
-from nnqs_lightning.vmc.local_energy.subspace import SubspaceWeights
+from nnqs_lightning.vmc.base import LocalEnergy
+from nnqs_lightning.vmc.local_energy import (
+    ExactLocalEnergy,
+    IncrementalSubspaceLocalEnergy,
+    ScreenedLocalEnergy,
+    SubspaceLocalEnergy,
+    SubspaceWeights,
+)
 
 
 class LinearAnsatz(Ansatz):
@@ -37,8 +46,7 @@ class LinearAnsatz(Ansatz):
         return (bits[:, :, None] * bits[:, None, :]).flatten(1) @ self.weight
 
 
-@pytest.fixture
-def hamiltonian() -> MolecularHamiltonian:
+def random_hamiltonian() -> MolecularHamiltonian:
     generator = torch.Generator().manual_seed(6)
     n = 6
     h1e = torch.randn((n, n), dtype=torch.float64, generator=generator)
@@ -46,6 +54,20 @@ def hamiltonian() -> MolecularHamiltonian:
     pairs = pairs + pairs.mT
     eri = torch.einsum("kpq,krs->pqrs", pairs, pairs)
     return MolecularHamiltonian(MolecularIntegrals((h1e + h1e.T).numpy(), eri.numpy(), 0.3, n_alpha=3, n_beta=2))
+
+
+@pytest.fixture(scope="module")
+def hamiltonian() -> MolecularHamiltonian:
+    return random_hamiltonian()
+
+
+ENGINES: dict[str, Callable[[], LocalEnergy]] = {
+    "exact": ExactLocalEnergy,
+    "screened": partial(ScreenedLocalEnergy, threshold=4.0, n_draws=2),
+    "subspace": SubspaceLocalEnergy,
+    "walkers": partial(SubspaceLocalEnergy, weights=SubspaceWeights.walkers),
+    "incremental": IncrementalSubspaceLocalEnergy,
+}
 
 
 def draw(ansatz: Ansatz, n: int) -> SampleBatch:
@@ -132,24 +154,20 @@ def test_walker_weights_are_the_samplers_and_not_variational(hamiltonian: Molecu
     assert not result.variational
 
 
-@pytest.mark.parametrize("engine", [ExactLocalEnergy(), SubspaceLocalEnergy()], ids=["exact", "subspace"])
-def test_underflowing_amplitudes_give_finite_energies(
-    hamiltonian: MolecularHamiltonian, engine: ExactLocalEnergy | SubspaceLocalEnergy
-) -> None:
+@pytest.mark.parametrize("engine", ENGINES)
+def test_underflowing_amplitudes_give_finite_energies(hamiltonian: MolecularHamiltonian, engine: str) -> None:
     ansatz = LinearAnsatz(hamiltonian.sector, steepness=200.0)
     sample = draw(ansatz, 300)
     assert sample.log_psi.real.min() < -800
-    result = engine.evaluate(hamiltonian, ansatz, sample)
+    result = ENGINES[engine]().evaluate(hamiltonian, ansatz, sample)
     assert torch.view_as_real(result.values).isfinite().all()
     assert torch.view_as_real(result.weights * result.values).isfinite().all()
 
 
-@pytest.mark.parametrize("engine", [ExactLocalEnergy(), SubspaceLocalEnergy()], ids=["exact", "subspace"])
-def test_an_empty_rank_gives_no_energies(
-    hamiltonian: MolecularHamiltonian, engine: ExactLocalEnergy | SubspaceLocalEnergy
-) -> None:
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_empty_rank_gives_no_energies(hamiltonian: MolecularHamiltonian, engine: str) -> None:
     ansatz = LinearAnsatz(hamiltonian.sector)
-    result = engine.evaluate(hamiltonian, ansatz, draw(ansatz, 0))
+    result = ENGINES[engine]().evaluate(hamiltonian, ansatz, draw(ansatz, 0))
     assert len(result.values) == len(result.weights) == 0
 
 
@@ -166,7 +184,7 @@ def test_screened_energies_are_unbiased_and_know_their_variance(hamiltonian: Mol
     sample = draw(ansatz, 20)
     exact = ExactLocalEnergy().evaluate(hamiltonian, ansatz, sample)
     estimates, variances = [], []
-    for seed in range(400):
+    for seed in range(150):
         result = ScreenedLocalEnergy(threshold=4.0, n_draws=3, seed=seed).evaluate(hamiltonian, ansatz, sample)
         estimates.append((result.weights * result.values).sum())
         variances.append(result.stats["local_energy/screening_variance"])
@@ -175,7 +193,7 @@ def test_screened_energies_are_unbiased_and_know_their_variance(hamiltonian: Mol
     noise = torch.stack(estimates) - (exact.weights * exact.values).sum()
     spread = noise.abs().square().mean()
     assert spread > 1e-4
-    torch.testing.assert_close(torch.tensor(variances).mean().double(), spread, rtol=0.2, atol=0)
+    torch.testing.assert_close(torch.tensor(variances).mean().double(), spread, rtol=0.3, atol=0)
     assert noise.mean().abs() < 4 * (spread / len(noise)).sqrt()
 
 
