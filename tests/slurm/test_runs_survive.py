@@ -19,7 +19,8 @@ from nnqs_lightning.training.checkpoint_store import CheckpointStore
 STEPS, GATE = 40, 22
 FIT = [
     "--config", "configs/h2.yaml", "--trainer.accelerator", "cpu", "--trainer.max_steps", str(STEPS),
-    "--model.pretraining", "null", "--checkpoint.every_steps", "5", "--report.final_draws", "0", "--report.plot", "false",
+    "--model.pretraining", "null", "--checkpoint.every_steps", "5",
+    "--report.final_draws", "0", "--report.plot", "false",
     "--trainer.callbacks+=gate.Gate", f"--trainer.callbacks.step={GATE}", "--trainer.callbacks.seconds=0.02",
 ]  # fmt: skip
 TWO_NODES = ["--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=1"]
