@@ -23,7 +23,7 @@ from nnqs_lightning.chem import System
 from nnqs_lightning.errors import UserError
 from nnqs_lightning.fock import SampleBatch
 from nnqs_lightning.hamiltonian import MolecularHamiltonian
-from nnqs_lightning.optim import Pretraining, Spring
+from nnqs_lightning.optim import MinSR, Pretraining
 from nnqs_lightning.optim.base import Direction
 from nnqs_lightning.training import start
 from nnqs_lightning.training.metrics import EnergyMetrics
@@ -62,8 +62,8 @@ class NNQSModule(LightningModule):
         ansatz: AnsatzFactory = TransformerAnsatz,
         local_energy: LocalEnergy = lazy_instance(SubspaceLocalEnergy),  # noqa: B008
         validation_energy: LocalEnergy = lazy_instance(ExactLocalEnergy),  # noqa: B008
-        direction: Direction = lazy_instance(Spring, energy_shift=0.5),  # noqa: B008
-        optimizer: OptimizerFactory = lambda parameters: SGD(parameters, lr=1.0, momentum=0.9),
+        direction: Direction = lazy_instance(MinSR, energy_shift=0.5, min_damping=1e-6),  # noqa: B008
+        optimizer: OptimizerFactory = lambda parameters: SGD(parameters, lr=1.0),
         lr_scheduler: SchedulerFactory | None = None,
         pretraining: Pretraining | None = lazy_instance(Pretraining),  # noqa: B008
         init_from: str | None = None,
