@@ -43,25 +43,18 @@ POOL = 2**27
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="within a minute: fewer repeats, sizes up to 1e5")
+    parser.add_argument("--sections", nargs="+", choices=SECTIONS, help="what to measure; everything if left out")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     console = Console(width=150)
-    figures = {
-        "torch": torch.__version__,
-        "speed": speed_rows(arguments.quick),
-        "growth": growth_rows(arguments.quick),
-        "precision": precision_rows(arguments.quick),
-        "balance": balance_rows(arguments.quick),
-        "noise": noise_rows(arguments.quick),
-    }
-    console.print(speed_table(figures["speed"]))
-    console.print(growth_table(figures["growth"]))
-    console.print(precision_table(figures["precision"]))
-    console.print(balance_table(figures["balance"]))
-    console.print(noise_table(figures["noise"]))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(figures, indent=1))
+    figures: dict[str, Any] = {"torch": torch.__version__, "numpy": np.__version__}
+    for section in arguments.sections or SECTIONS:
+        measure, table = SECTIONS[section]
+        figures[section] = measure(arguments.quick)
+        console.print(table(figures[section]))
+        if arguments.json:
+            arguments.json.write_text(json.dumps(figures, indent=1))
 
 
 def flat_ansatz(n_orb: int, n_electrons: int, d_model: int, n_layers: int) -> TransformerAnsatz:
@@ -103,8 +96,8 @@ def measure_speed(ansatz: TransformerAnsatz, n_walkers: int, quick: bool) -> dic
     if not quick:
         draws["multinomial"] = draw_by(MultinomialSampler(n_walkers))
         draws["Gumbel top-k"] = draw_by(GumbelTopKSampler(n_unique))
-    rates, peak = alternate(draws, repeats=2 if quick else 4)
-    if not quick:
+    rates, peak = alternate(draws, repeats=2 if quick else 3)
+    if not quick and ansatz.decoder.head.in_features == 64:
         # Tens of times slower: one draw of a tenth of the walkers.
         start = time.process_time()
         n_plain = len(sample_uncached(ansatz, max(n_walkers // 10, 1))[0])
@@ -293,6 +286,14 @@ def precision_table(rows: list[dict[str, Any]]) -> Table:
         )
     return table
 
+
+SECTIONS: dict[str, tuple[Callable[[bool], list[dict[str, Any]]], Callable[[list[dict[str, Any]]], Table]]] = {
+    "speed": (speed_rows, speed_table),
+    "growth": (growth_rows, growth_table),
+    "precision": (precision_rows, precision_table),
+    "balance": (balance_rows, balance_table),
+    "noise": (noise_rows, noise_table),
+}
 
 if __name__ == "__main__":
     main()

@@ -84,7 +84,7 @@ class GumbelTopKSampler(AutoregressiveSampler):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore :meth:`state_dict`."""
         super().load_state_dict(state)
-        self._floor = state["floor"]
+        self._floor = state.get("floor", -torch.inf)
 
     def _top(self, ansatz: AutoregressiveAnsatz, share: Share, rows: int) -> tuple[tree.Nodes, float]:
         """This rank's leaves among the k largest of all ranks, and the (k + 1)-th largest value."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from nnqs_lightning import distributed, memory
 from nnqs_lightning.ansatz.base import AutoregressiveAnsatz
 from nnqs_lightning.errors import UserError
-from nnqs_lightning.fock import SampleBatch, Sector
+from nnqs_lightning.fock import SampleBatch, Sector, n_words
 from nnqs_lightning.sampling import random
 
 TOKENS_PER_WORD = 31
@@ -167,6 +167,34 @@ def concatenate(parts: list[Nodes]) -> Nodes:
     )
 
 
+def collect(parts: Iterable[Nodes]) -> Nodes:
+    """:func:`concatenate` for many small parts: copied into a few large blocks at once, for small tensors that live on
+    among large ones that come and go would leave the heap full of holes."""
+    blocks: list[Nodes] = []
+    length = 0
+    for part in parts:
+        needed = length + len(part)
+        if not blocks:
+            blocks = [_room(part, max(needed, 2**14))]
+        elif needed > len(blocks[0]):
+            larger = _room(part, 2 * needed)
+            _fill(larger, 0, blocks[0][:length])
+            blocks = [larger]
+        _fill(blocks[0], length, part)
+        length = needed
+    return blocks[0][:length]
+
+
+def _room(like: Nodes, rows: int) -> Nodes:
+    return Nodes(*(x.new_empty((rows, *x.shape[1:])) for x in (like.tokens, like.values, like.log_p, like.hashes)))
+
+
+def _fill(block: Nodes, start: int, part: Nodes) -> None:
+    rows = slice(start, start + len(part))
+    block.tokens[rows], block.values[rows] = part.tokens, part.values
+    block.log_p[rows], block.hashes[rows] = part.log_p, part.hashes
+
+
 def level(nodes: Nodes) -> Nodes:
     """As many nodes on each rank as on the others; collective."""
     return Nodes(*distributed.level_rows([nodes.tokens, nodes.values, nodes.log_p, nodes.hashes]))
@@ -188,10 +216,13 @@ def in_order(nodes: Nodes) -> Nodes:
 
 def to_batch(ansatz: AutoregressiveAnsatz, nodes: Nodes, weights: Tensor, rows: int) -> SampleBatch:
     """The sample that leaves make; determinants and phases are evaluated ``rows`` at a time."""
+    words = n_words(ansatz.sector.n_orb)
+    determinants = torch.empty((len(nodes), 2, words), dtype=torch.int64, device=nodes.tokens.device)
+    phases = torch.empty_like(nodes.log_p)
     with torch.no_grad():
-        parts = [ansatz.to_determinants(tokens.long()) for tokens in nodes.tokens.split(rows)]
-        phases = torch.cat([ansatz.phase(part) for part in parts])
-    determinants = torch.cat(parts)
+        for part in torch.arange(len(nodes), device=nodes.tokens.device).split(rows):
+            determinants[part] = ansatz.to_determinants(nodes.tokens[part].long())
+            phases[part] = ansatz.phase(determinants[part])
     return SampleBatch(determinants, torch.complex(0.5 * nodes.log_p, phases), weights)
 
 

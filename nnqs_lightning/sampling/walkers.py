@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
+from itertools import chain
 from typing import Any
 
 import torch
@@ -70,6 +71,7 @@ class WalkerSampler(AutoregressiveSampler):
             raise UserError(f"data.sampler.target_unique is {target_unique}: set it to 1 or more")
         self.target_unique = target_unique
         self._collapsed = False
+        self._sector_size = 0
 
     @abstractmethod
     def split(self, counts: Tensor, log_conditionals: Tensor, hashes: Tensor) -> Tensor:
@@ -91,12 +93,14 @@ class WalkerSampler(AutoregressiveSampler):
             UserError: the ansatz has no conditionals, the target exceeds the sector, one path exceeds the cache.
         """
         ansatz = self.checked(ansatz, "target_unique", self.target_unique)
+        self._sector_size = ansatz.sector.size
         rows = self.rows(ansatz)
         value = torch.tensor([self.n_walkers], dtype=torch.int64, device=tree.device_of(ansatz))
         with torch.inference_mode():
             root = tree.Branch.root(value, random.draw_key(seed, step, stream))
             share = self.own_share(ansatz, root, self._rule, self.n_walkers)
-            nodes = tree.concatenate(share.leaves + list(tree.leaves(ansatz, share.branches, self._rule, rows)))
+            leaves = tree.leaves(ansatz, share.branches, self._rule, rows)
+            nodes = tree.collect(chain(share.leaves, leaves))
         nodes = self.settle(nodes)
         self._check_total(nodes.values)
         batch = tree.to_batch(ansatz, nodes, nodes.values.double() / self.n_walkers, rows)
@@ -121,10 +125,11 @@ class WalkerSampler(AutoregressiveSampler):
         return super().state_dict() | {"n_walkers": self.n_walkers, "collapsed": self._collapsed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore :meth:`state_dict`."""
+        """Restore :meth:`state_dict`; a number of walkers that nothing adapts stays as configured."""
         super().load_state_dict(state)
-        self.n_walkers = state["n_walkers"]
-        self._collapsed = state["collapsed"]
+        if self.target_unique is not None:
+            self.n_walkers = state.get("n_walkers", self.n_walkers)
+        self._collapsed = state.get("collapsed", False)
 
     def _rule(self, nodes: tree.Nodes, log_conditionals: Tensor) -> tuple[Tensor, Tensor]:
         counts = self.split(nodes.values, log_conditionals, nodes.hashes)
@@ -139,7 +144,7 @@ class WalkerSampler(AutoregressiveSampler):
             )
 
     def _warn_of_collapse(self, unique: float, batch: SampleBatch) -> None:
-        collapsed = unique <= COLLAPSED and unique < self.n_walkers
+        collapsed = unique <= COLLAPSED and self._sector_size >= 10 * COLLAPSED
         if collapsed and not self._collapsed and distributed.rank() == 0:
             warnings.warn(
                 f"the sample of step {batch.step} has collapsed: {unique:.0f} unique determinants carry all "

@@ -211,9 +211,23 @@ def test_control_continues_from_its_saved_state():
     assert run_control(resumed, ansatz, 3) == run_control(whole, ansatz, 3) != numbers
 
 
+def test_a_fixed_number_of_walkers_is_that_of_the_configuration_also_after_a_resume():
+    resumed = SystematicSampler(5000)
+    resumed.load_state_dict(SystematicSampler(100, target_unique=3).state_dict())
+    assert resumed.n_walkers == 5000
+    resumed.load_state_dict({})
+    assert resumed.n_walkers == 5000
+
+
 def test_a_collapsed_sample_is_a_warning_once():
     ansatz = TableAnsatz(Sector(6, 3, 3), spread=60.0)
     sampler = SystematicSampler(1000)
+    assert ansatz.sector.size == 400
     with pytest.warns(UserWarning, match="unique determinants carry all 1000 walkers") as caught:
         run_control(sampler, ansatz, 3)
     assert len(caught) == 1
+
+
+def test_a_small_sector_is_not_a_collapsed_sample(recwarn):
+    run_control(SystematicSampler(1000), TableAnsatz(SECTORS["H2"]), 2)
+    assert not recwarn.list
