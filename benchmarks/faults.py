@@ -41,6 +41,7 @@ from rich.table import Table
 from nnqs_lightning import signals
 from nnqs_lightning.ansatz import TransformerAnsatz
 from nnqs_lightning.chem import HubbardChain
+from nnqs_lightning.optim import EnergyGradient
 from nnqs_lightning.sampling import SystematicSampler
 from nnqs_lightning.training import datamodule
 from nnqs_lightning.training.checkpoint import RunCheckpoint
@@ -97,7 +98,13 @@ def fit(folder: Path) -> Trainer:
     """The run: a four-site Hubbard chain, a checkpoint every few steps, resumed if there is anything to resume."""
     seed_everything(5, verbose=False)
     ansatz = partial(TransformerAnsatz, d_model=8, n_heads=2, n_layers=1)
-    module = NNQSModule(HubbardChain(n_sites=4, u=2.0), ansatz=ansatz, optimizer=partial(torch.optim.AdamW, lr=1e-2))
+    module = NNQSModule(
+        HubbardChain(n_sites=4, u=2.0),
+        ansatz=ansatz,
+        direction=EnergyGradient(),
+        optimizer=partial(torch.optim.AdamW, lr=1e-2),
+        pretraining=None,
+    )
     trainer = Trainer(
         accelerator="cpu",
         max_steps=STEPS,

@@ -10,6 +10,7 @@ import torch
 
 from nnqs_lightning.ansatz import TransformerAnsatz
 from nnqs_lightning.chem import HubbardChain
+from nnqs_lightning.optim import EnergyGradient
 from nnqs_lightning.sampling import GumbelTopKSampler, Sampler, SystematicSampler
 from nnqs_lightning.training.memory_watch import MemoryWatch
 from nnqs_lightning.training.module import NNQSModule
@@ -19,7 +20,13 @@ from nnqs_lightning.vmc import ExactLocalEnergy
 def final_energy(folder: Path, sampler: Sampler) -> tuple[float, ExactLocalEnergy]:
     small.module()  # seeds
     local_energy = ExactLocalEnergy(max_chunk=64)
-    module = NNQSModule(HubbardChain(n_sites=6, u=2.0), ansatz=small.SMALL, local_energy=local_energy)
+    module = NNQSModule(
+        HubbardChain(n_sites=6, u=2.0),
+        ansatz=small.SMALL,
+        local_energy=local_energy,
+        direction=EnergyGradient(),
+        pretraining=None,
+    )
     trainer = small.trainer(folder, 3, callbacks=[MemoryWatch()])
     trainer.fit(module, small.data(sampler))
     return float(trainer.callback_metrics["energy/mean"]), local_energy
