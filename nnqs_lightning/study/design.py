@@ -80,6 +80,7 @@ class Study:
         baseline: The entry of that axis with which the others are compared.
         folder: Where results go: one file for each finished cell, table, report and plots.
         seeds: Repetitions of each combination.
+        first_seed: Number of the first of them; a later one tests on fresh seeds what earlier ones suggested.
         targets: Fragments laid over the configuration of a trained cell: its parameters are loaded there
             (`model.init_from`), evaluated at once, trained on, and compared with a training from the start.
     """
@@ -90,6 +91,7 @@ class Study:
     baseline: str
     folder: str
     seeds: int = 5
+    first_seed: int = 1
     targets: dict[str, Fragment] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -101,10 +103,15 @@ class Study:
         if self.seeds < 1:
             raise UserError(f"seeds is {self.seeds}, expected at least 1")
 
+    @property
+    def seed_numbers(self) -> range:
+        """The repetitions."""
+        return range(self.first_seed, self.first_seed + self.seeds)
+
     def cells(self) -> list[Cell]:
         """Every cell, one seed after the other: a study cut short has fewer seeds, not fewer entries."""
         choices = [[(axis, name) for name in entries] for axis, entries in self.axes.items()]
-        return [self._cell(dict(entries), seed) for seed in range(1, self.seeds + 1) for entries in product(*choices)]
+        return [self._cell(dict(entries), seed) for seed in self.seed_numbers for entries in product(*choices)]
 
     def _cell(self, entries: dict[str, str], seed: int) -> Cell:
         config = self.base.content

@@ -141,7 +141,7 @@ def log_errors(
 
     values = np.array(
         [
-            [[log_error(entry, stratum, seed) for seed in range(1, study.seeds + 1)] for stratum in strata]
+            [[log_error(entry, stratum, seed) for seed in study.seed_numbers] for stratum in strata]
             for entry in study.axes[study.compare]
         ]
     )

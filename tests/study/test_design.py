@@ -105,3 +105,10 @@ def test_a_slurm_array_is_a_shard(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_impossible_shard_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="i/n"):
         Shard.parse(text)
+
+
+def test_fresh_seeds_are_the_later_ones_of_a_longer_study(make_study: MakeStudy) -> None:
+    whole = [cell.key for cell in make_study(seeds=5).cells() if cell.seed >= 4]
+    fresh = make_study(seeds=2)
+    fresh.first_seed = 4
+    assert [cell.key for cell in fresh.cells()] == whole
