@@ -21,6 +21,7 @@ from nnqs_lightning.hamiltonian.strategy import Strategy
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
+    from nnqs_lightning.hamiltonian.device import DeviceTables
     from nnqs_lightning.hamiltonian.slater_condon import Tables
     from nnqs_lightning.hamiltonian.subspace import Subspace
 
@@ -51,6 +52,7 @@ class MolecularHamiltonian:
     def __init__(self, integrals: MolecularIntegrals) -> None:
         self.integrals = integrals
         self.sector = Sector(integrals.n_orb, integrals.n_alpha, integrals.n_beta)
+        self._device_tables: DeviceTables | None = None
 
     @property
     def n_connected(self) -> int:
@@ -159,6 +161,8 @@ class MolecularHamiltonian:
     ) -> Tensor:
         """Σ_D' H_DD' ψ(D') / ψ(D) with D' within the set ``determinants``.
 
+        Tensors on a GPU are summed there by a scan of all pairs, unless a strategy or ``contract`` is given.
+
         Args:
             determinants: [N, 2, W], distinct.
             log_psi: complex128 [N]; a state that does not occur has a real part of −inf.
@@ -169,11 +173,23 @@ class MolecularHamiltonian:
         Returns:
             complex128 [M], hartree, e_core included. Finite even where amplitudes underflow.
         """
+        if determinants.is_cuda and strategy is Strategy.auto and contract is None:
+            return self._device_energies(determinants, log_psi, rows)
         wanted = np.arange(len(self.words(determinants))) if rows is None else rows.cpu().numpy()
         subspace = self.subspace(determinants, wanted)
         logs = log_psi.detach().to("cpu", torch.complex128).numpy()
         values = subspace.local_energies(logs, contract or partial(subspace.contract, strategy=strategy))
         return torch.from_numpy(values).to(determinants.device)
+
+    def _device_energies(self, determinants: Tensor, log_psi: Tensor, rows: Tensor | None) -> Tensor:
+        from nnqs_lightning.hamiltonian import device
+
+        where = determinants.device
+        if self._device_tables is None or self._device_tables.h1e.device != where:
+            self._device_tables = device.DeviceTables.on(where, self.tables)
+        if rows is None:
+            rows = torch.arange(len(determinants), device=where)
+        return device.local_energies(self._device_tables, determinants, log_psi.detach().to(torch.complex128), rows)
 
     def strategy_costs(self, determinants: Tensor) -> dict[Strategy, float]:
         """Expected seconds of every strategy for all rows of a set, on one core; ``auto`` takes the least."""

@@ -67,3 +67,19 @@ def test_a_determinant_that_occurs_twice_is_refused() -> None:
     twice = torch.cat([determinants, determinants[:1]])
     with pytest.raises(UserError, match="1 determinants occur twice"):
         hamiltonian.local_energies(twice, torch.cat([log_psi, log_psi[:1]]))
+
+
+def test_the_cost_model_prefers_what_each_set_suits() -> None:
+    hamiltonian = MolecularHamiltonian(random_integrals(9, 4, 3))
+    whole = hamiltonian.sector.determinants()
+
+    def cheapest(determinants: Tensor) -> Strategy:
+        costs = hamiltonian.strategy_costs(determinants)
+        return min(costs, key=lambda strategy: costs[strategy])
+
+    assert cheapest(whole) is Strategy.string_factored
+    assert cheapest(whole[:: len(whole) // 20]) is Strategy.pair_scan
+    large = MolecularHamiltonian(random_integrals(20, 3, 3))
+    near = large.connected_states(large.sector.aufbau()).determinants
+    costs = large.strategy_costs(near)
+    assert costs[Strategy.string_groups] < min(costs[Strategy.string_factored], costs[Strategy.hash])

@@ -28,17 +28,19 @@ class IncrementalSubspaceLocalEnergy(SubspaceLocalEnergy):
         weights: SubspaceWeights = SubspaceWeights.amplitudes,
         strategy: Strategy = Strategy.auto,
         max_bytes: int = 1 << 30,
+        show_costs: bool = False,
     ) -> None:
         """
         Args:
             weights: ``amplitudes`` for a variational energy, ``walkers`` for the sampler's counts (not variational).
             strategy: how connected members are found in a set too large to keep.
             max_bytes: memory for the sparse matrix, on each rank.
+            show_costs: print what the cost model expects of every strategy, at each evaluation.
 
         Raises:
             UserError: ``max_bytes`` is not positive.
         """
-        super().__init__(weights, strategy)
+        super().__init__(weights, strategy, show_costs)
         if max_bytes <= 0:
             raise UserError(f"max_bytes is {max_bytes}, expected more than 0: change model.local_energy.max_bytes")
         self.max_bytes = max_bytes

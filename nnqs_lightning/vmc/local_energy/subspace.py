@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nnqs_lightning.ansatz.base import Ansatz
-from nnqs_lightning.distributed import all_gather_rows, all_reduce_max, all_reduce_sum
+from nnqs_lightning.distributed import all_gather_rows, all_reduce_max, all_reduce_sum, rank
 from nnqs_lightning.fock import SampleBatch
 from nnqs_lightning.hamiltonian import MolecularHamiltonian, Strategy
 from nnqs_lightning.vmc.base import LocalEnergies, LocalEnergy
@@ -32,13 +32,18 @@ class SubspaceLocalEnergy(LocalEnergy):
     """
 
     def __init__(
-        self, weights: SubspaceWeights = SubspaceWeights.amplitudes, strategy: Strategy = Strategy.auto
+        self,
+        weights: SubspaceWeights = SubspaceWeights.amplitudes,
+        strategy: Strategy = Strategy.auto,
+        show_costs: bool = False,
     ) -> None:
         """
         Args:
             weights: ``amplitudes`` for a variational energy, ``walkers`` for the sampler's counts (not variational).
             strategy: how connected members of the set are found; ``auto`` takes the cheapest by a cost model.
+            show_costs: print what the cost model expects of every strategy, at each evaluation.
         """
+        self.show_costs = show_costs
         self.weights = weights
         self.strategy = strategy
 
@@ -48,6 +53,10 @@ class SubspaceLocalEnergy(LocalEnergy):
         determinants, offset = all_gather_rows(sample.determinants)
         log_psi, _ = all_gather_rows(sample.log_psi)
         mine = torch.arange(offset, offset + len(sample), device=determinants.device)
+        if self.show_costs and rank() == 0:
+            costs = hamiltonian.strategy_costs(determinants)
+            expected = ", ".join(f"{strategy.value} {cost:.2g} s" for strategy, cost in costs.items())
+            print(f"local energies of {len(determinants)} determinants: {expected}")
         values, stats = self.values(hamiltonian, determinants, log_psi, mine)
         variational = self.weights is SubspaceWeights.amplitudes
         return LocalEnergies(
