@@ -43,7 +43,7 @@ class Density:
         """Number of leaves that the draw had below each node, float64 [M] on the CPU; 0 below the resolution."""
         prefixes = nodes.tokens.cpu()
         first = np.searchsorted(self._keys, _keys(prefixes))
-        last = np.searchsorted(self._keys, _keys(torch.cat([prefixes, torch.full_like(prefixes[:, :1], 4)], 1)))
+        last = np.searchsorted(self._keys, _keys(torch.cat([prefixes, prefixes.new_full((len(prefixes), 1), 4)], 1)))
         return torch.from_numpy(last - first).double() * self.spacing
 
 
