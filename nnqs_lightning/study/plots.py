@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 from numpy.typing import NDArray
 
 from nnqs_lightning.study.cells import Result
@@ -32,7 +33,8 @@ def colours(study: Study) -> dict[str, Any]:
 def error_against_steps(study: Study, results: Results) -> Figure:
     """Geometric mean over seeds of the error at each step; a panel for each combination of the other axes."""
     panels = strata(study, results)
-    n_columns = min(3, len(panels))
+    columns = [len(entries) for axis, entries in study.axes.items() if axis != study.compare]
+    n_columns = min(4, *columns[-1:], len(panels))
     n_rows = -(-len(panels) // n_columns)
     figure = Figure(figsize=(4.2 * n_columns + 2, 2.6 * n_rows + 0.6), layout="constrained")
     grid = figure.subplots(n_rows, n_columns, squeeze=False, sharex=True)
@@ -117,7 +119,9 @@ def attention_beside_pairs(study: Study, results: Results, title: str, pairs: di
             if cell.entries[study.compare] == entry
         ]
         if maps:
-            matrices[entry] = np.mean(maps, axis=0)
+            mean = np.mean(maps, axis=0)
+            # Rows see different numbers of orbitals: 1 is what each would get if all were alike.
+            matrices[entry] = mean * np.isfinite(mean).sum(1, keepdims=True) / np.nansum(mean, axis=1, keepdims=True)
     n_columns = 6
     n_rows = -(-len(matrices) // n_columns)
     figure = Figure(figsize=(1.9 * n_columns, 2.1 * n_rows + 0.4), layout="constrained")
@@ -126,7 +130,9 @@ def attention_beside_pairs(study: Study, results: Results, title: str, pairs: di
         draw_matrix(axes, matrix, name)
     for axes in grid[len(matrices) :]:
         axes.remove()
-    figure.suptitle(f"{title}: pairs of orbitals, attention of the row's orbital to the column's", fontsize=10)
+    figure.suptitle(
+        f"{title}: pairs of orbitals; attention of the row's orbital to the column's over the row's mean", fontsize=10
+    )
     return figure
 
 
@@ -162,6 +168,7 @@ def bias_against_exchange(study: Study, results: Results, title: str, exchange: 
                 draw_bias(axes, inspection, exchange)
         axes.set_title(entry, fontsize=8)
         axes.set_xscale("log")
+        axes.xaxis.set_minor_formatter(NullFormatter())
         axes.tick_params(labelsize=6)
     for axes in grid[len(with_bias) :]:
         axes.remove()
