@@ -94,6 +94,7 @@ class NNQSCLI(LightningCLI):
         config = self.config[self.subcommand]
         if config.data.seed is None:
             config.data.seed = int(config.seed_everything)
+        refuse_misfits(config.trainer.strategy, config.trainer.precision)
         # Before any work: a rank that SLURM started wrongly would wait for the others for ever.
         self.environment = cluster_environment(config.trainer.devices, config.trainer.num_nodes)
         folder = config.trainer.default_root_dir
@@ -117,7 +118,6 @@ class NNQSCLI(LightningCLI):
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         config = self.config_init[self.subcommand].trainer
-        refuse_misfits(config.strategy, config.precision)
         if self.subcommand == "fit" and config.limit_val_batches is None:
             config.limit_val_batches = 0  # every step logs its energy; the larger sample belongs to ``validate``
         folder = config.default_root_dir

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from jsonargparse import Namespace
 from lightning.pytorch.accelerators import CPUAccelerator, CUDAAccelerator, MPSAccelerator
 from lightning.pytorch.plugins.precision import DeepSpeedPrecision
 
@@ -23,13 +24,26 @@ def test_without_deepspeed_it_says_how_to_install(monkeypatch: pytest.MonkeyPatc
         DeepSpeed(stage=1)
 
 
+def configured(**arguments: Any) -> Namespace:
+    """``trainer.strategy`` as the command line reads it."""
+    return Namespace(class_path="nnqs_lightning.training.strategies.DeepSpeed", init_args=Namespace(**arguments))
+
+
 def test_double_precision_is_refused() -> None:
     pytest.importorskip("deepspeed")
     for precision in ("64-true", 64):
         with pytest.raises(UserError, match=r"trainer\.precision is 64.*ddp or auto"):
-            refuse_misfits(DeepSpeed(), precision)
-    refuse_misfits(DeepSpeed(), "32-true")
+            refuse_misfits(configured(), precision)
+    refuse_misfits(configured(), "32-true")
     refuse_misfits("ddp", "64-true")
+
+
+def test_the_command_line_refuses_before_it_builds() -> None:
+    pytest.importorskip("deepspeed")
+    with pytest.raises(UserError, match="stage is 7, expected 0"):
+        refuse_misfits(configured(stage=7, config=None), "32-true")
+    with pytest.raises(UserError, match="train_batch_size"):
+        refuse_misfits(configured(stage=None, config={"train_batch_size": 4}), "32-true")
 
 
 def test_lightnings_own_deepspeed_is_refused() -> None:

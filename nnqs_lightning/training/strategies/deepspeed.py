@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -53,16 +52,10 @@ class DeepSpeed(DeepSpeedStrategy):
         zero_options: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        settings.require_deepspeed()
-        if stage is not None:
-            settings.check_stage(stage)
-        if isinstance(config, str) and not Path(config).is_file():
-            raise UserError(f"{settings.WHERE}.config is {config!r}, expected the path of a DeepSpeed JSON file")
-        given = config is not None or self.DEEPSPEED_ENV_VAR in os.environ
+        config = config or os.environ.get(self.DEEPSPEED_ENV_VAR)
+        settings.check_arguments(stage, config)
         super().__init__(stage=1 if stage is None else stage, config=config, **kwargs)
         assert isinstance(self.config, dict)
-        if given:
-            settings.check_own_config(self.config, stage)
         zero = self.config.setdefault("zero_optimization", {})
         # DeepSpeed's own linear layer for stage 3 rounds differently, and replaces torch's for the whole process.
         zero.setdefault("memory_efficient_linear", False)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from nnqs_lightning.errors import UserError
@@ -32,8 +34,23 @@ def check_stage(stage: Any) -> None:
         )
 
 
-def check_own_config(config: dict[str, Any], stage: int | None) -> None:
-    """Raises UserError where a user's own DeepSpeed config decides what the run decides elsewhere."""
+def check_arguments(stage: int | None, config: str | dict[str, Any] | None) -> None:
+    """Raises UserError where DeepSpeed is missing, the stage unknown, or a user's own config decides what is not its.
+
+    Args:
+        stage: the strategy's; None takes that of ``config``.
+        config: the user's own DeepSpeed config or the path of its JSON file.
+    """
+    require_deepspeed()
+    if stage is not None:
+        check_stage(stage)
+    if config is None:
+        return
+    if isinstance(config, str):
+        if not Path(config).is_file():
+            raise UserError(f"{WHERE}.config is {config!r}, expected the path of a DeepSpeed JSON file")
+        config = json.loads(Path(config).read_text())
+    assert isinstance(config, dict)
     for key in BATCH_KEYS:
         if key in config:
             raise UserError(
@@ -138,23 +155,25 @@ def _require_op(name: str, builder: str, why: str) -> None:
 
 
 def refuse_misfits(strategy: Any, precision: Any) -> None:
-    """Refuse, before a Trainer is made, what Lightning would answer with a traceback.
+    """Refuse, before anything is built, what jsonargparse and Lightning would answer with a traceback.
 
     Args:
-        strategy: the value of ``trainer.strategy``.
-        precision: the value of ``trainer.precision``.
+        strategy: the config of ``trainer.strategy``: a name, or a class path with arguments.
+        precision: the config of ``trainer.precision``.
 
     Raises:
-        UserError: float64 networks under DeepSpeed, which would silently cast them.
+        UserError: see :func:`check_arguments`; Lightning's own DeepSpeed; float64 networks, which DeepSpeed would cast.
     """
-    from lightning.pytorch.strategies import DeepSpeedStrategy
-
     if isinstance(strategy, str) and strategy.startswith("deepspeed"):
         raise UserError(
             f"trainer.strategy is {strategy!r}, Lightning's own: use a fragment of configs/trainer, or "
             "class_path nnqs_lightning.training.strategies.DeepSpeed, which is right for wave functions"
         )
-    if isinstance(strategy, DeepSpeedStrategy) and str(precision) in ("64", "64-true", "double"):
+    if not getattr(strategy, "class_path", "").endswith(".DeepSpeed"):
+        return
+    arguments = strategy.get("init_args", {})
+    check_arguments(arguments.get("stage"), arguments.get("config"))
+    if str(precision) in ("64", "64-true", "double"):
         raise UserError(
             f"trainer.precision is {precision}, which DeepSpeed cannot train: set it to 32-true, or "
             "trainer.strategy to ddp or auto"
