@@ -42,11 +42,14 @@ class KeptHamiltonian:
 
     def fits(self, determinants: Tensor, rows: Indices) -> bool:
         """Whether H of a set fits into the memory, judged by some of its rows and by nothing that was kept."""
-        some = rows[:: max(1, len(rows) // 256)]
+        at_most = len(rows) * min(self.hamiltonian.n_connected, len(determinants))
+        if at_most * ENTRY_BYTES <= self.max_bytes:
+            return True
+        some = rows[:: max(1, len(rows) // 64)]
         words = self.hamiltonian.words(determinants)
         counts = np.empty(len(some), dtype=np.int64)
         map_rows(near_rows, len(some), some, words, counts)
-        return counts.sum() * (len(rows) / max(1, len(some))) * ENTRY_BYTES <= self.max_bytes
+        return counts.mean() * len(rows) * ENTRY_BYTES <= self.max_bytes
 
     def update(self, determinants: Tensor, rows: Indices) -> Indices:
         """Take in a set of which the rows at positions ``rows`` are wanted; the place of each one among the members.
