@@ -47,9 +47,15 @@ class ConnectedStates:
 
 
 class MolecularHamiltonian:
-    """H on the determinants of one sector. Methods take int64 determinants [N, 2, W] and answer on their device."""
+    """H on the determinants of one sector. Methods take int64 determinants [N, 2, W] and answer on their device.
+
+    Raises:
+        UserError: complex integrals.
+    """
 
     def __init__(self, integrals: MolecularIntegrals) -> None:
+        if np.iscomplexobj(integrals.h1e) or np.iscomplexobj(integrals.eri):
+            raise UserError("the integrals are complex, expected those of real orbitals: change model.system")
         self.integrals = integrals
         self.sector = Sector(integrals.n_orb, integrals.n_alpha, integrals.n_beta)
         self._device_tables: DeviceTables | None = None

@@ -5,7 +5,10 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from fci_oracle import (
@@ -159,3 +162,21 @@ def test_wrong_determinants_are_refused() -> None:
 def test_importing_the_room_does_not_import_numba() -> None:
     code = "import sys, nnqs_lightning.hamiltonian, nnqs_lightning.vmc.local_energy; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"h1e": 1j}, "complex"),
+        ({"eri": 1j}, "complex"),
+        ({"h1e": np.nan}, "NaN"),
+        ({"eri": np.nan}, "NaN"),
+        ({"h1e": np.triu(np.ones((4, 4)))}, "not symmetric"),
+        ({"n_alpha": 5}, "electrons"),
+    ],
+)
+def test_integrals_without_a_real_symmetric_hamiltonian_are_refused(change: dict[str, Any], message: str) -> None:
+    sound = random_integrals(4, 2, 1)
+    values = {key: getattr(sound, key) * value if key != "n_alpha" else value for key, value in change.items()}
+    with pytest.raises(UserError, match=message):
+        MolecularHamiltonian(replace(sound, **values))
