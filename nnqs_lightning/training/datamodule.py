@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -51,6 +52,13 @@ class SampleStream:
             step = self.trainer.global_step if self.stream == TRAIN else index
             yield Sealed(self.draw(step))
 
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: the optimiser step says where a stream stands."""
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """See :meth:`state_dict`."""
+
     def draw(self, step: int) -> SampleBatch:
         """One sample of the current parameters, without gradient."""
         gather_parameters(self.trainer.strategy)
@@ -86,8 +94,9 @@ class MonteCarloDataModule(LightningDataModule):
         for key, value in {"evaluation_draws": evaluation_draws, "steps_per_epoch": steps_per_epoch or 1}.items():
             if value < 1:
                 raise UserError(f"data.{key} is {value}, expected at least 1")
-        self.sampler = sampler
-        self.evaluation_sampler = evaluation_sampler or sampler
+        # Copies: the adapted number of walkers must not reach another module built from the same objects.
+        self.sampler = copy.deepcopy(sampler)
+        self.evaluation_sampler = copy.deepcopy(evaluation_sampler) if evaluation_sampler else self.sampler
         self.evaluation_draws = evaluation_draws
         self.steps_per_epoch = steps_per_epoch
         self.exact_limit = exact_limit

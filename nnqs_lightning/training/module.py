@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -76,9 +77,10 @@ class NNQSModule(LightningModule):
         integrals = system.integrals()
         self.hamiltonian = MolecularHamiltonian(integrals)
         self.ansatz = ansatz(integrals)
-        self.local_energy = local_energy
-        self.validation_energy = validation_energy
-        self.direction = direction
+        # Copies: what they learn during a run must not reach another module built from the same objects.
+        self.local_energy, self.validation_energy, self.direction = copy.deepcopy(
+            (local_energy, validation_energy, direction)
+        )
         self.optimizer_factory = optimizer
         self.scheduler_factory = lr_scheduler
         if init_from is not None:

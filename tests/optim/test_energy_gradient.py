@@ -1,6 +1,6 @@
 import pytest
 import torch
-from toy import ToyAnsatz, dense_hamiltonian, full_sample, subspace_energies
+from toy_ansatz import ToyAnsatz, dense_hamiltonian, full_sample, subspace_energies
 
 from nnqs_lightning.optim.energy_gradient import EnergyGradient
 

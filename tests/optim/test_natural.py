@@ -1,6 +1,6 @@
 import pytest
 import torch
-from toy import ToyAnsatz, dense_hamiltonian, dense_scores, full_sample, subspace_energies
+from toy_ansatz import ToyAnsatz, dense_hamiltonian, dense_scores, full_sample, subspace_energies
 
 from nnqs_lightning.errors import UserError
 from nnqs_lightning.optim import Direction, MinSR, Spring

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from toy import ToyAnsatz, dense_scores
+from toy_ansatz import ToyAnsatz, dense_scores
 
 from nnqs_lightning.ansatz import TransformerAnsatz
 from nnqs_lightning.ansatz.phase import HiddenPhase, MLPPhase, NoPhase

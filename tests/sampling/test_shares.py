@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from ranks import on_ranks
+from sampling_ranks import on_ranks
 from table_ansatz import TableAnsatz
 
 from nnqs_lightning import distributed

@@ -11,6 +11,7 @@ from lightning.pytorch import Trainer, seed_everything
 
 from nnqs_lightning.ansatz import TransformerAnsatz
 from nnqs_lightning.chem import HubbardChain
+from nnqs_lightning.optim import EnergyGradient
 from nnqs_lightning.sampling import Sampler, SystematicSampler
 from nnqs_lightning.training.datamodule import MonteCarloDataModule
 from nnqs_lightning.training.module import NNQSModule
@@ -22,7 +23,13 @@ SYSTEM = HubbardChain(n_sites=4, u=2.0)
 def module(**options: Any) -> NNQSModule:
     """A tiny wave function of a four-site Hubbard chain, the same at every call."""
     seed_everything(5, verbose=False)
-    options = {"ansatz": SMALL, "optimizer": partial(torch.optim.AdamW, lr=1e-2), **options}
+    plain = {
+        "ansatz": SMALL,
+        "direction": EnergyGradient(),
+        "optimizer": partial(torch.optim.AdamW, lr=1e-2),
+        "pretraining": None,
+    }
+    options = {**plain, **options}
     return NNQSModule(system=SYSTEM, **options)
 
 

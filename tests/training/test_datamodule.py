@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import Callback
+from small import data, module, trainer
 
 from nnqs_lightning.errors import UserError
 from nnqs_lightning.sampling import SystematicSampler
 from nnqs_lightning.training.datamodule import MonteCarloDataModule
-from small import data, module, trainer
 
 
 class Freshness(Callback):

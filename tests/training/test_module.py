@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import Callback
+from small import data, module, trainer
 
 from nnqs_lightning.chem import HubbardChain
 from nnqs_lightning.errors import UserError
@@ -16,7 +17,6 @@ from nnqs_lightning.sampling import SumOverStates
 from nnqs_lightning.training.metrics import EnergyMetrics
 from nnqs_lightning.vmc import ExactLocalEnergy, LocalEnergies
 from nnqs_lightning.vmc.estimators import estimate_energy
-from small import data, module, trainer
 
 
 class Gradients(Callback):
@@ -109,7 +109,7 @@ def test_error_bar_shrinks_with_the_number_of_draws(tmp_path: Path):
 
 
 def test_max_rows_below_one_is_refused_by_key():
-    with pytest.raises(UserError, match="model.max_rows is 0"):
+    with pytest.raises(UserError, match=r"model\.max_rows is 0"):
         module(max_rows=0)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import distributed
-from toy import ToyAnsatz, dense_hamiltonian, full_sample, subspace_energies
+from toy_ansatz import ToyAnsatz, dense_hamiltonian, full_sample, subspace_energies
 
 from nnqs_lightning.optim import Direction, MinSR, Spring
 from nnqs_lightning.vmc.estimators import estimate_energy

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from ranks import CASES, SIZES, N
+from score_ranks import CASES, SIZES, N
 
-SCRIPT = Path(__file__).with_name("ranks.py")
+SCRIPT = Path(__file__).with_name("score_ranks.py")
 
 
 @pytest.fixture(scope="module")
