@@ -34,10 +34,10 @@ def write(study: Study, results: Results) -> list[Path]:
         "ranks": plots.rank_diagram(study, ranks),
     }
     for title, members in plots.strata(study, results).items():
-        name = title.replace(", ", "-")
+        suffix = f"-{title.replace(', ', '-')}" if title else ""
         pairs = _pairs(members[0][0])
-        figures[f"attention-{name}"] = plots.attention_beside_pairs(study, members, title, pairs)
-        figures[f"bias-{name}"] = plots.bias_against_exchange(study, members, title, pairs["exchange"])
+        figures[f"attention{suffix}"] = plots.attention_beside_pairs(study, members, title, pairs)
+        figures[f"bias{suffix}"] = plots.bias_against_exchange(study, members, title, pairs["exchange"])
     for target in study.targets:
         figures[f"moved-to-{target}"] = plots.moved_against_fresh(study, results, target)
     paths = []
