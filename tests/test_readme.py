@@ -36,7 +36,8 @@ def test_set_up_commands_are_the_ones_that_ci_runs():
     assert sorted(shell_lines_not_run_here()) == [
         "pip install torch==2.13.0 && pip install -e .",
         'pip install torch==2.13.0 && pip install -e ".[test]"',
-        "python -m pytest -n 2",
+        "python -m pytest -m slurm",
+        'python -m pytest -n 2 -m "not slurm"',
         "python -m venv .venv && . .venv/bin/activate",
     ]
 

@@ -16,12 +16,11 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All in one worker of pytest-xdist: they share the cluster."""
+    """Marked, so that they can run alone: jobs with real time limits want the cores for themselves."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.slurm)
             item.add_marker(pytest.mark.slow)
-            item.add_marker(pytest.mark.xdist_group("slurm"))
 
 
 @pytest.fixture(scope="session")
