@@ -27,6 +27,7 @@ BASE: dict[str, Any] = {
             "class_path": "nnqs_lightning.ansatz.TransformerAnsatz",
             "init_args": {"d_model": 8, "n_heads": 2, "n_layers": 1},
         },
+        "pretraining": None,
         "local_energy": {"class_path": "nnqs_lightning.vmc.SubspaceLocalEnergy"},
         "validation_energy": {"class_path": "nnqs_lightning.vmc.SubspaceLocalEnergy"},
         "optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.05, "weight_decay": 0}},
