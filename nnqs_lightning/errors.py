@@ -3,10 +3,14 @@
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 TRACEBACK_VARIABLE = "NNQS_TRACEBACK"
 """Set to 1 to see the traceback behind a one-line error."""
+
+REFUSAL_VARIABLE = "NNQS_REFUSAL_MARKER"
+"""Names the file that tells a batch script not to start a refused run again."""
 
 
 class UserError(ValueError):
@@ -26,4 +30,7 @@ def one_line_errors() -> Iterator[None]:
             raise
         message = " ".join(str(error).split())
         print(f"error: {message} (set {TRACEBACK_VARIABLE}=1 for the traceback)", file=sys.stderr)
+        if os.environ.get(REFUSAL_VARIABLE):
+            with suppress(OSError):  # the message is out; the exit code says the same less surely
+                Path(os.environ[REFUSAL_VARIABLE]).write_text(f"{message}\n", encoding="utf-8")
         sys.exit(2)

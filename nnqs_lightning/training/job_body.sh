@@ -25,8 +25,8 @@ fi
 export MASTER_ADDR=${MASTER_ADDR:-$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)}
 export MASTER_PORT=${MASTER_PORT:-$((15000 + SLURM_JOB_ID % 10000))}
 export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1} SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}
-export NNQS_REQUEUE_MARKER=$run_dir/requeue
-rm -f "$NNQS_REQUEUE_MARKER"
+export NNQS_REQUEUE_MARKER=$run_dir/requeue NNQS_REFUSAL_MARKER=$run_dir/refused
+rm -f "$NNQS_REQUEUE_MARKER" "$NNQS_REFUSAL_MARKER"
 echo "$(date '+%F %T') job $job, start $((${SLURM_RESTART_COUNT:-0} + 1)), on $SLURM_JOB_NODELIST, run folder $run_dir"
 
 # scancel and preemption send SIGTERM to this shell too: it outlives the step to decide what comes next.
@@ -51,8 +51,10 @@ requeue() {
 
 if [[ -e $NNQS_REQUEUE_MARKER ]]; then
     requeue "$(cat "$NNQS_REQUEUE_MARKER")"
+elif [[ -e $NNQS_REFUSAL_MARKER ]]; then
+    exit 2 # a mistake that another start would only repeat; srun's status may be that of a rank it killed
 elif ((status == 0 || status == 2)); then
-    exit "$status" # finished, or a mistake in the configuration that another start would only repeat
+    exit "$status"
 fi
 # A rank died. Start again from the last checkpoint, unless that has happened too often without a new one.
 newest=$({ find "$run_dir/checkpoints" -maxdepth 1 -name 'step-*' -printf '%f\n' 2>/dev/null || true; } | sort | tail -n 1)
