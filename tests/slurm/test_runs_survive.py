@@ -138,12 +138,15 @@ def stories(cluster: OneHostCluster, runs: Path) -> dict[str, Story]:
     for story in STORIES:
         story.submit(cluster, runs)
     deadline = time.monotonic() + 420
+    last_seen_alive = time.monotonic()
     while time.monotonic() < deadline:
         for story in STORIES:
             if not story.struck and story.waits():
                 story.struck, story.struck_at = True, time.monotonic()
                 story.fault(cluster, story)
-        if all(cluster.is_over(story.job) for story in STORIES):
+        if not all(cluster.is_over(story.job) for story in STORIES):
+            last_seen_alive = time.monotonic()
+        elif time.monotonic() - last_seen_alive > 10:  # a job on its way back into the queue looks ended for a moment
             break
         time.sleep(0.3)
     return {story.name: story for story in STORIES}
