@@ -13,7 +13,7 @@ import torch
 from rich.table import Table
 from sampling_trees import RecordedTree, ThermalAnsatz
 
-from nnqs_lightning.fock import Sector
+from nnqs_lightning.fock import SampleBatch, Sector
 from nnqs_lightning.sampling import SystematicSampler, tree
 from nnqs_lightning.sampling.density import Density, expected_leaves
 from nnqs_lightning.sampling.shares import Share, deal, parts_of
@@ -25,19 +25,25 @@ TREES = {
 }
 
 
+def record(name: str, quick: bool) -> tuple[SampleBatch, RecordedTree, Density]:
+    """A draw from one of ``TREES``, its tree, and the density of the draw before it."""
+    sector, temperature, noise, n_walkers = TREES[name]
+    n_occupied = sector.n_alpha
+    levels = [torch.linspace(-1.5, -0.6, n_occupied), torch.linspace(0.1, 3.5, sector.n_orb - n_occupied)]
+    ansatz = ThermalAnsatz(sector, torch.cat(levels).double(), temperature, noise)
+    sampler = SystematicSampler(n_walkers / 100 if quick else n_walkers)
+    before, now = (sampler.sample(ansatz, seed=0, step=step) for step in range(2))
+    trees = [RecordedTree(sector, batch.determinants, batch.counts) for batch in (before, now)]
+    return now, trees[1], Density.measure(trees[0].leaves)
+
+
 def balance_rows(quick: bool) -> list[dict[str, Any]]:
     """Balance against the number of ranks."""
     rows = []
-    for name, (sector, temperature, noise, n_walkers) in TREES.items():
-        n_occupied = sector.n_alpha
-        levels = [torch.linspace(-1.5, -0.6, n_occupied), torch.linspace(0.1, 3.5, sector.n_orb - n_occupied)]
-        ansatz = ThermalAnsatz(sector, torch.cat(levels).double(), temperature, noise)
-        sampler = SystematicSampler(n_walkers / 100 if quick else n_walkers)
-        before, now = (sampler.sample(ansatz, seed=0, step=step) for step in range(2))
-        recorded = [RecordedTree(sector, batch.determinants, batch.counts) for batch in (before, now)]
-        density = Density.measure(recorded[0].leaves)
+    for name in TREES:
+        now, recorded, density = record(name, quick)
         for world in (4, 64) if quick else (4, 64, 256, 1024, 4096):
-            loads, opened = simulate(recorded[1], density, world)
+            loads, opened = simulate(recorded, density, world)
             mean = sum(loads) / world
             rows.append(
                 {

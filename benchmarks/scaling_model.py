@@ -10,13 +10,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import torch
 from rich.table import Table
-from sampling_balance import TREES, simulate
-from sampling_trees import RecordedTree, ThermalAnsatz
-
-from nnqs_lightning.sampling import SystematicSampler
-from nnqs_lightning.sampling.density import Density
+from sampling_balance import record, simulate
 
 SPEED_UP = 200.0
 """Assumed: one GPU over one CPU thread at this network and batch. Not measured: no GPU was at hand."""
@@ -79,17 +74,10 @@ def extrapolate(scaling: dict[str, Any], quick: bool) -> dict[str, Any]:
 
 def walk_balance(quick: bool) -> dict[int, float]:
     """Mean over largest number of determinants that ranks sample, by number of ranks, for a recorded tree."""
-    sector, temperature, noise, n_walkers = TREES["N2/cc-pVDZ-sized"]
-    n_occupied = sector.n_alpha
-    levels = [torch.linspace(-1.5, -0.6, n_occupied), torch.linspace(0.1, 3.5, sector.n_orb - n_occupied)]
-    ansatz = ThermalAnsatz(sector, torch.cat(levels).double(), temperature, noise)
-    sampler = SystematicSampler(n_walkers / 100 if quick else n_walkers)
-    before, now = (sampler.sample(ansatz, seed=0, step=step) for step in range(2))
-    recorded = [RecordedTree(sector, batch.determinants, batch.counts) for batch in (before, now)]
-    density = Density.measure(recorded[0].leaves)
+    _, recorded, density = record("N2/cc-pVDZ-sized", quick)
     balance = {}
     for ranks in RANKS[1:3] if quick else RANKS[1:]:
-        loads, _ = simulate(recorded[1], density, ranks)
+        loads, _ = simulate(recorded, density, ranks)
         balance[ranks] = sum(loads) / ranks / max(loads)
     return balance
 

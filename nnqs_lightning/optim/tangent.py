@@ -193,13 +193,16 @@ class ParameterSpace(TangentSpace):
         self.mean = all_reduce_sum(self.mean)
         if k * len(weights) * size * 8 <= scores.max_bytes:
             self._kept = list(self._rows())
+        vector = None
+        if tangent is not None:
+            flattened = [layer.flatten([tangent[name] for name in layer.parameters]) for layer in scores.layers]
+            vector = torch.cat(flattened).double()
         self.normal = torch.zeros((size, size), dtype=torch.float64, device=weights.device)
         for rows, centred in self._rows():
             flat = centred.flatten(0, 1)
             self.normal.addmm_(flat.t(), flat)
-            if tangent is not None:
-                flattened = [layer.flatten([tangent[name] for name in layer.parameters]) for layer in scores.layers]
-                self.moved[:, rows] = centred @ torch.cat(flattened).double()
+            if vector is not None:
+                self.moved[:, rows] = centred @ vector
         self.normal = all_reduce_sum(self.normal)
 
     def solve(self, right: Tensor, damping: float) -> tuple[Tensor, float]:
