@@ -18,6 +18,7 @@ from nnqs_lightning.errors import UserError
 from nnqs_lightning.training.checkpoint import RunCheckpoint
 from nnqs_lightning.training.cluster import cluster_environment
 from nnqs_lightning.training.datamodule import MonteCarloDataModule
+from nnqs_lightning.training.final_figures import FinalFigures
 from nnqs_lightning.training.memory_watch import MemoryWatch
 from nnqs_lightning.training.module import NNQSModule
 from nnqs_lightning.training.prediction import PredictionWriter
@@ -48,6 +49,7 @@ CALLBACKS = {
     EnergyWatch: "watch",
     StallWatch: "stall",
     RunReport: "report",
+    FinalFigures: "figures",
     RunCheckpoint: "checkpoint",
 }
 """Always there, configured under keys of their own, in this order."""
@@ -57,7 +59,7 @@ class NNQSCLI(LightningCLI):
     """``fit``, ``validate``, ``test`` and ``predict`` of one wave function.
 
     The run folder is ``trainer.default_root_dir``: config.yaml, metrics.csv, TensorBoard events, checkpoints/,
-    summary.json and convergence.png go there.
+    summary.json and convergence.png go there, and figures.json and figures.png of ``validate``.
     """
 
     def __init__(self, args: Sequence[str]) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import time
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,10 @@ CHEMICAL_ACCURACY = 1.6e-3
 
 
 class RunReport(Callback):
-    """Keeps the history of a run and reports it at the end of ``fit``, ``validate`` and ``test``.
+    """Keeps the history of a run and reports it at the end of ``fit`` and ``test``.
+
+    ``time/cpu`` in the log is the CPU time of this process in seconds since the run was set up, the supervised start
+    included, imports, integrals and reference energies not.
 
     Args:
         final_draws: Evaluation samples behind the energy reported at the end of ``fit``; 0 reports the last
@@ -68,6 +72,7 @@ class RunReport(Callback):
         }
         for key, value in figures.items():
             self.history.setdefault(key, []).append(float(value))
+        pl_module.log("time/cpu", self._elapsed()[1], on_step=True, on_epoch=False, batch_size=1)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, NNQSModule)
@@ -84,19 +89,13 @@ class RunReport(Callback):
                 plot_convergence(folder / "convergence.png", pl_module.system.name, self.history, references)
             print_energies(pl_module.system.name, references, _rows(result), self._footer(summary))
 
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._print_stages(trainer, pl_module, {"validate": "this wave function"})
-
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._print_stages(trainer, pl_module, {"test": "this wave function", "exact": "… summed over the sector"})
-
-    def _print_stages(self, trainer: Trainer, pl_module: LightningModule, stages: dict[str, str]) -> None:
         assert isinstance(pl_module, NNQSModule)
         metrics = trainer.callback_metrics
-        if trainer.state.fn == "fit" or not trainer.is_global_zero:
+        if not trainer.is_global_zero:
             return
         rows = []
-        for stage, label in stages.items():
+        for stage, label in {"test": "this wave function", "exact": "… summed over the sector"}.items():
             if f"{stage}/mean" in metrics:
                 bar = None if stage == "exact" else float(metrics[f"{stage}/error_bar"])
                 rows.append((label, float(metrics[f"{stage}/mean"]), bar))
@@ -155,16 +154,22 @@ def print_energies(
     rows: list[tuple[str, float, float | None]],
     caption: str,
     console: Console | None = None,
+    remarks: Sequence[str] = (),
 ) -> None:
-    """Table of reference energies and ours: energy in hartree, error bar and distance to the best reference in mHa."""
+    """Table of reference energies and ours: energy in hartree, error bar and distance to the best reference in mHa.
+
+    ``remarks``, one for each of our rows, say whether it is variational.
+    """
     best = references.best()
     table = Table(title=f"Energy of {name}", caption=caption)
     for heading in ("method", "energy / Ha", "± / mHa", "error / mHa"):
         table.add_column(heading, justify="left" if heading == "method" else "right")
+    if remarks:
+        table.add_column("variational")
 
-    def add(label: str, energy: float, bar: float | None, style: str | None = None) -> None:
+    def add(label: str, energy: float, bar: float | None, style: str | None = None, *remark: str) -> None:
         error = "" if best is None else f"{1e3 * (energy - best[1]):+.3f}"
-        table.add_row(label, f"{energy:.6f}", "" if bar is None else f"{1e3 * bar:.3f}", error, style=style)
+        table.add_row(label, f"{energy:.6f}", "" if bar is None else f"{1e3 * bar:.3f}", error, *remark, style=style)
 
     for key, label in LABELS.items():
         energy = getattr(references, key)
@@ -173,9 +178,9 @@ def print_energies(
         else:
             add(label, energy, None)
     table.add_section()
-    for label, energy, bar in rows:
+    for (label, energy, bar), remark in zip(rows, remarks or [""] * len(rows), strict=True):
         reached = best is not None and abs(energy - best[1]) < CHEMICAL_ACCURACY
-        add(label, energy, bar, "bold green" if reached else "bold")
+        add(label, energy, bar, "bold green" if reached else "bold", *([remark] if remarks else []))
     (console or Console()).print(table)
 
 
