@@ -13,7 +13,12 @@ from nnqs_lightning.fock import Sector
 
 
 class Ansatz(nn.Module, ABC):
-    """ψ(D) over the determinants of one sector."""
+    """ψ(D) over the determinants of one sector.
+
+    Where the sector has a spin parity, ψ(D) is the amplitude of the combination that D represents (see
+    :mod:`nnqs_lightning.fock.spin_flip`), and vanishes where D represents none. Energies then need the Hamiltonian on
+    the same sector: :func:`nnqs_lightning.hamiltonian.hamiltonian_on`.
+    """
 
     sector: Sector
 
@@ -36,7 +41,7 @@ class Ansatz(nn.Module, ABC):
 class AutoregressiveAnsatz(Ansatz):
     """|ψ(D)|² = Π_i p(t_i | t_<i) over pair tokens t_i = α + 2β of the i-th orbital in decoding order.
 
-    Samplers use only :meth:`begin`, :meth:`log_conditionals`, :meth:`advance`, :meth:`to_determinants`
+    Samplers use only :meth:`begin`, :meth:`log_conditionals`, :meth:`advance`, :meth:`join`, :meth:`to_determinants`
     and :meth:`phase`; the decoding state is opaque to them but for ``len(state)``.
     """
 
@@ -75,6 +80,13 @@ class AutoregressiveAnsatz(Ansatz):
 
         ``state`` itself stays valid, so a caller may expand its rows in pieces.
         """
+
+    def join(self, states: list[Any]) -> Any | None:
+        """One state with the rows of ``states``, of prefixes of one length, one after the other.
+
+        None where that cannot be had: samplers then decode what they could have decoded together one by one.
+        """
+        return None
 
     def cache_bytes(self, depth: int) -> int:
         """Bytes by which the decoding state of one more row of ``depth`` tokens grows; samplers bound their sum."""

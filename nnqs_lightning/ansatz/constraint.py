@@ -10,10 +10,15 @@ from nnqs_lightning.fock import Sector
 
 N_TOKENS = 4
 N_IRREPS = 8
+ALPHA, BETA = 1, 2
+"""Tokens of singly occupied orbitals."""
 
 
 class Constraint(nn.Module):
     """Feasibility of tokens by a backward reachability table over (orbital, n_α so far, n_β so far, irrep so far).
+
+    Where the sector has a spin parity, the table also knows whether a singly occupied orbital has come: the first one
+    holds an α electron, so that one determinant of each pair is left, and odd S needs one at least.
 
     A prefix is summed up in one integer, its *node*. A token is allowed if from the node behind it the target can be
     reached, so every prefix that has been decoded can be completed.
@@ -34,12 +39,17 @@ class Constraint(nn.Module):
         n_alpha, n_beta = sector.n_alpha, sector.n_beta
         # One row and one column more than needed catch strings with too many electrons: nothing is reached from there.
         self._stride_alpha = (n_beta + 2) * self.n_irreps
-        n_nodes = (n_alpha + 2) * self._stride_alpha
+        self._closed_nodes = (n_alpha + 2) * self._stride_alpha
+        self._dead_end = self._closed_nodes - 1
+        n_nodes = self._closed_nodes * (2 if sector.spin_parity else 1)
         self.irreps: Tensor
         self.reachable: Tensor
         self.register_buffer("irreps", torch.zeros(sector.n_orb, dtype=torch.int64) if irreps is None else irreps)
         self.register_buffer("reachable", torch.zeros(sector.n_orb + 1, n_nodes, dtype=torch.bool))
-        self.reachable[sector.n_orb, n_alpha * self._stride_alpha + n_beta * self.n_irreps + target_irrep] = True
+        target = n_alpha * self._stride_alpha + n_beta * self.n_irreps + target_irrep
+        self.reachable[sector.n_orb, target :: self._closed_nodes] = True
+        if sector.spin_parity == -1:
+            self.reachable[sector.n_orb, target] = False
         nodes = torch.arange(n_nodes)
         for orbital in reversed(range(sector.n_orb)):
             behind = self._behind(nodes, self.irreps[orbital])
@@ -68,13 +78,19 @@ class Constraint(nn.Module):
         alpha, beta = tokens & 1, tokens >> 1
         nodes = self._count(alpha, self.sector.n_alpha) * self._stride_alpha
         nodes = nodes + self._count(beta, self.sector.n_beta) * self.n_irreps
+        open_shell = alpha ^ beta
         if self.n_irreps > 1:
-            nodes = nodes + self._irrep_before(alpha ^ beta)
+            nodes = nodes + self._irrep_before(open_shell)
+        if self.sector.spin_parity:
+            opened = (open_shell.cumsum(1) - open_shell).clamp(max=1)
+            by_beta = ((1 - opened) * open_shell * beta).amax(1, keepdim=True)
+            nodes = torch.where(opened * by_beta > 0, self._dead_end, nodes + self._closed_nodes * opened)
         orbitals = torch.arange(self.sector.n_orb, device=tokens.device)
         return self.reachable[orbitals[:, None] + 1, self._behind(nodes, self.irreps)]
 
     def _behind(self, nodes: Tensor, irreps: Tensor) -> Tensor:
         """Nodes after each of the four tokens: [...] → [..., 4]; ``irreps`` broadcasts against ``nodes``."""
+        opened, nodes = nodes // self._closed_nodes, nodes % self._closed_nodes
         alpha, beta = nodes // self._stride_alpha, nodes % self._stride_alpha // self.n_irreps
         irrep = nodes % self.n_irreps
         more_alpha = (alpha + 1).clamp(max=self.sector.n_alpha + 1)
@@ -82,7 +98,12 @@ class Constraint(nn.Module):
         flipped = irrep ^ irreps
         outcomes = [(alpha, beta, irrep), (more_alpha, beta, flipped)]
         outcomes += [(alpha, more_beta, flipped), (more_alpha, more_beta, irrep)]
-        return torch.stack([a * self._stride_alpha + b * self.n_irreps + g for a, b, g in outcomes], dim=-1)
+        behind = torch.stack([a * self._stride_alpha + b * self.n_irreps + g for a, b, g in outcomes], dim=-1)
+        if self.sector.spin_parity:
+            behind = behind + self._closed_nodes * opened[..., None]
+            behind[..., ALPHA] += self._closed_nodes * (1 - opened)
+            behind[..., BETA] = torch.where(opened > 0, behind[..., BETA], self._dead_end)
+        return behind
 
     @staticmethod
     def _count(occupied: Tensor, limit: int) -> Tensor:

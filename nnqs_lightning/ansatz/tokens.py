@@ -32,3 +32,12 @@ def detokenize(tokens: Tensor, order: Tensor) -> Tensor:
 def signs(tokens: Tensor) -> Tensor:
     """Occupations as +1 (occupied) and −1 (empty), α and β in turn: int64 [N, L] → int64 [N, 2L]."""
     return (2 * torch.stack([tokens & 1, tokens >> 1], dim=-1) - 1).flatten(1)
+
+
+def opened_by_alpha(tokens: Tensor) -> Tensor:
+    """Sequences [N, L] with spins flipped where the first singly occupied orbital holds a β electron."""
+    alpha, beta = tokens & 1, tokens >> 1
+    difference = alpha - beta
+    before = difference.abs().cumsum(1) - difference.abs()
+    first = torch.where(before == 0, difference, 0).sum(1, keepdim=True)
+    return torch.where(first < 0, beta + 2 * alpha, tokens)

@@ -13,13 +13,16 @@ from nnqs_lightning.ansatz.constraint import Constraint, masked_log_softmax
 from nnqs_lightning.ansatz.orbital_context import orbital_features, orbital_pairs
 from nnqs_lightning.ansatz.orbital_order import OrbitalOrderFactory, Reversed
 from nnqs_lightning.ansatz.phase import MLPPhase, PhaseContext, PhaseFactory
-from nnqs_lightning.ansatz.tokens import detokenize, tokenize
+from nnqs_lightning.ansatz.tokens import detokenize, opened_by_alpha, tokenize
 from nnqs_lightning.chem.integrals import MolecularIntegrals
 from nnqs_lightning.errors import UserError
 from nnqs_lightning.fock import Sector
+from nnqs_lightning.fock.spin_flip import is_representative, represent
 from nnqs_lightning.nn import Activation, Decoder
 from nnqs_lightning.nn.cache import KeyValueCache
 from nnqs_lightning.nn.positional import LearnedAbsolute, PositionalFactory, PositionContext
+
+SPIN_PARITIES = {None: 0, "even": 1, "odd": -1}
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,8 @@ class TransformerAnsatz(AutoregressiveAnsatz):
     """log ψ = ½ Σ_i log p(t_i | t_<i) + iφ with a decoder-only transformer for p (Wu et al. 2023, 2306.16705).
 
     ψ is normalised over the sector; determinants outside of it (or of the wrong irrep, with ``point_group``) have
-    log ψ = −inf. The network runs in the dtype of its parameters, probabilities are normalised in float64.
+    log ψ = −inf, and with ``spin_flip`` so have those that represent no combination. The network runs in the dtype of
+    its parameters, probabilities are normalised in float64.
 
     Args:
         integrals: fixes the orbitals and the sector, and feeds schemes that know the orbitals.
@@ -57,9 +61,12 @@ class TransformerAnsatz(AutoregressiveAnsatz):
         orbital_order: which orbital is decoded first, second, …
         phase: model of the phase φ.
         point_group: forbid determinants of another irrep than the target's; needs ORBSYM.
+        spin_flip: ``even`` or ``odd`` total spin S, for as many α as β electrons: ψ is made of combinations that spin
+            flip maps to plus (even) or minus (odd) themselves, half as many as there are determinants; null for none.
 
     Raises:
-        UserError: sizes that do not fit together, or point_group without irreps.
+        UserError: sizes that do not fit together, point_group without irreps, or spin_flip where α and β electrons
+            are not equally many.
     """
 
     def __init__(
@@ -75,10 +82,12 @@ class TransformerAnsatz(AutoregressiveAnsatz):
         orbital_order: OrbitalOrderFactory = Reversed,
         phase: PhaseFactory = MLPPhase,
         point_group: bool = False,
+        spin_flip: Literal["even", "odd"] | None = None,
     ) -> None:
         super().__init__()
         _check_sizes(d_model, n_heads, n_layers, mlp_factor)
-        self.sector = Sector(integrals.n_orb, integrals.n_alpha, integrals.n_beta)
+        parity = SPIN_PARITIES[spin_flip]
+        self.sector = Sector(integrals.n_orb, integrals.n_alpha, integrals.n_beta, parity)
         self.order: Tensor
         self.register_buffer("order", torch.as_tensor(orbital_order(integrals).permutation(), dtype=torch.int64))
         self.constraint = _constraint(integrals, self.sector, self.order, point_group)
@@ -98,6 +107,8 @@ class TransformerAnsatz(AutoregressiveAnsatz):
         tokens = self.to_tokens(determinants)
         hidden = self.decoder(tokens)
         log_p = self._log_conditionals_along(tokens, hidden).gather(-1, tokens[..., None]).squeeze(-1).sum(-1)
+        if self.sector.spin_parity:
+            log_p = log_p.masked_fill(~is_representative(determinants), float("-inf"))
         return torch.complex(0.5 * log_p, self.phase_model(tokens, hidden))
 
     def conditionals(self, tokens: Tensor) -> Tensor:
@@ -108,10 +119,12 @@ class TransformerAnsatz(AutoregressiveAnsatz):
         return self.phase_model(tokens, self.decoder(tokens) if self.phase_model.reads_hidden else None)
 
     def to_tokens(self, determinants: Tensor) -> Tensor:
-        return tokenize(determinants, self.order)
+        tokens = tokenize(determinants, self.order)
+        return opened_by_alpha(tokens) if self.sector.spin_parity else tokens
 
     def to_determinants(self, tokens: Tensor) -> Tensor:
-        return detokenize(tokens, self.order)
+        determinants = detokenize(tokens, self.order)
+        return represent(determinants)[0] if self.sector.spin_parity else determinants
 
     def begin(self) -> DecodingState:
         cache, hidden = self.decoder.begin()
@@ -129,6 +142,14 @@ class TransformerAnsatz(AutoregressiveAnsatz):
             return DecodingState(length, nodes, nothing, state.cache)
         cache, hidden = self.decoder.step(state.cache, parents, tokens)
         return DecodingState(length, nodes, self._log_conditionals(hidden, nodes, length), cache)
+
+    def join(self, states: list[DecodingState]) -> DecodingState:
+        return DecodingState(
+            states[0].length,
+            torch.cat([state.nodes for state in states]),
+            torch.cat([state.log_conditionals for state in states]),
+            KeyValueCache.join([state.cache for state in states]),
+        )
 
     def cache_bytes(self, depth: int) -> int:
         weight = self.decoder.head.weight

@@ -46,7 +46,7 @@ class KeptHamiltonian:
         if at_most * ENTRY_BYTES <= self.max_bytes:
             return True
         some = rows[:: max(1, len(rows) // 64)]
-        words = self.hamiltonian.words(determinants)
+        words = self.hamiltonian.words(self.hamiltonian.span(determinants))
         counts = np.empty(len(some), dtype=np.int64)
         map_rows(near_rows, len(some), some, words, counts)
         return counts.mean() * len(rows) * ENTRY_BYTES <= self.max_bytes

@@ -23,7 +23,7 @@ from nnqs_lightning.ansatz.base import AnsatzFactory
 from nnqs_lightning.chem import System
 from nnqs_lightning.errors import UserError
 from nnqs_lightning.fock import SampleBatch
-from nnqs_lightning.hamiltonian import MolecularHamiltonian
+from nnqs_lightning.hamiltonian import hamiltonian_on
 from nnqs_lightning.optim import MinSR, Pretraining
 from nnqs_lightning.optim.base import Direction
 from nnqs_lightning.training import start
@@ -75,8 +75,8 @@ class NNQSModule(LightningModule):
             raise UserError(f"model.max_rows is {max_rows}, expected at least 1")
         self.system = system
         integrals = system.integrals()
-        self.hamiltonian = MolecularHamiltonian(integrals)
         self.ansatz = ansatz(integrals)
+        self.hamiltonian = hamiltonian_on(integrals, self.ansatz.sector)
         # Copies: what they learn during a run must not reach another module built from the same objects.
         self.local_energy, self.validation_energy, self.direction = copy.deepcopy(
             (local_energy, validation_energy, direction)

@@ -209,8 +209,10 @@ def first_order_amplitudes(
 
 def _excitations(hamiltonian: MolecularHamiltonian, reference: Tensor) -> Tensor:
     """The reference and its singles and doubles, those included that H does not reach from it."""
-    # No coupling is below a negative threshold.
-    return hamiltonian.connected_states(reference, threshold=-1.0).determinants
+    from nnqs_lightning.fock.lookup import DeterminantTable
+
+    # No coupling is below a negative threshold; a basis of combinations may name one of them twice.
+    return DeterminantTable(hamiltonian.connected_states(reference, threshold=-1.0).determinants).rows
 
 
 def _state(hamiltonian: MolecularHamiltonian, determinants: Tensor, amplitudes: Tensor) -> StateVector:

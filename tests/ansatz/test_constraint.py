@@ -22,17 +22,30 @@ def targets(sector: Sector, irreps: tuple[int, ...] | None, target: int) -> list
         irrep = 0
         for token, orbital_irrep in zip(tokens, irreps or (0,) * sector.n_orb, strict=True):
             irrep ^= orbital_irrep if token in (1, 2) else 0
+        first_open = next((t for t in tokens if t in (1, 2)), None)
+        if sector.spin_parity and first_open not in ((1, None) if sector.spin_parity == 1 else (1,)):
+            continue
         if (alpha, beta, irrep) == (sector.n_alpha, sector.n_beta, target):
             found.append(tokens)
     return found
 
 
 @pytest.mark.parametrize(
-    ("n_alpha", "n_beta", "irreps", "target"),
-    [(2, 2, None, 0), (5, 1, None, 0), (0, 0, None, 0), (2, 2, IRREPS, 0), (3, 2, IRREPS, 5), (2, 1, IRREPS, 6)],
+    ("sector", "irreps", "target"),
+    [
+        (Sector(5, 2, 2), None, 0),
+        (Sector(5, 5, 1), None, 0),
+        (Sector(5, 0, 0), None, 0),
+        (Sector(5, 2, 2), IRREPS, 0),
+        (Sector(5, 3, 2), IRREPS, 5),
+        (Sector(5, 2, 1), IRREPS, 6),
+        (Sector(5, 2, 2, 1), None, 0),
+        (Sector(5, 3, 3, -1), None, 0),
+        (Sector(5, 2, 2, 1), IRREPS, 0),
+        (Sector(5, 3, 3, -1), IRREPS, 2),
+    ],
 )
-def test_allowed_tokens_are_those_that_some_target_continues_with(n_alpha, n_beta, irreps, target):
-    sector = Sector(5, n_alpha, n_beta)
+def test_allowed_tokens_are_those_that_some_target_continues_with(sector, irreps, target):
     constraint = Constraint(sector, None if irreps is None else torch.tensor(irreps), target)
     complete = targets(sector, irreps, target)
     assert complete

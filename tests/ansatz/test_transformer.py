@@ -16,6 +16,7 @@ from nnqs_lightning.ansatz import (
     MLPPhase,
     NoPhase,
     RandomOrder,
+    Reversed,
     TransformerAnsatz,
 )
 from nnqs_lightning.errors import UserError
@@ -153,9 +154,35 @@ def test_point_group_leaves_the_sector_of_the_irrep(make_integrals):
     assert (2 * log_psi.real).exp().sum().item() == pytest.approx(1, abs=1e-12)
 
 
+@pytest.mark.parametrize(("spin_flip", "size"), [("even", 55), ("odd", 45)])
+@pytest.mark.parametrize("order", [Reversed, lambda i: ExplicitOrder(i, [2, 0, 4, 1, 3])])
+def test_spin_flip_decodes_one_determinant_of_each_pair_and_normalises_over_them(
+    make_integrals, spin_flip, size, order
+):
+    ansatz = build(make_integrals(5, 2, 2), spin_flip=spin_flip, orbital_order=order)
+    state, prefixes = ansatz.begin(), torch.zeros((1, 0), dtype=torch.int64)
+    log_p = torch.zeros(1, dtype=torch.float64)
+    for _ in range(ansatz.n_steps):
+        conditionals = ansatz.log_conditionals(state)
+        parents, tokens = torch.isfinite(conditionals).nonzero(as_tuple=True)
+        log_p = log_p[parents] + conditionals[parents, tokens]
+        prefixes = torch.cat([prefixes[parents], tokens[:, None]], dim=1)
+        state = ansatz.advance(state, parents, tokens)
+    determinants = ansatz.to_determinants(prefixes)
+    assert len(determinants) == size
+    assert sorted(map(str, determinants.tolist())) == sorted(map(str, ansatz.sector.determinants().tolist()))
+    assert torch.equal(ansatz.to_tokens(determinants), prefixes)
+    torch.testing.assert_close(log_p, 2 * ansatz.log_psi(determinants).real)
+    everything = Sector(5, 2, 2).determinants()
+    log_psi = ansatz.log_psi(everything)
+    assert (2 * log_psi.real).exp().sum().item() == pytest.approx(1, abs=1e-12)
+    assert torch.isfinite(log_psi.real).sum() == size
+
+
 @pytest.mark.parametrize(
     ("options", "key"),
     [
+        ({"spin_flip": "even"}, "model.ansatz.spin_flip"),
         ({"d_model": 10, "n_heads": 4}, "model.ansatz.n_heads"),
         ({"d_model": 6, "n_heads": 2, "positional": Rotary}, "model.ansatz.d_model"),
         ({"n_layers": 0}, "model.ansatz.n_layers"),
