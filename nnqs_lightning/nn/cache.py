@@ -79,6 +79,13 @@ class KeyValueCache:
         pool = KeyValuePool(n_layers, n_heads * d_head, like)
         return cls(pool, [], torch.empty((1, 0), dtype=torch.int32, device=like.device), n_heads)
 
+    @classmethod
+    def join(cls, caches: list[KeyValueCache]) -> KeyValueCache:
+        """The rows of caches with equally many tokens and one pool, one after the other; nothing is copied in it."""
+        blocks = [block for cache in caches for block in cache._blocks]
+        ancestors = torch.cat([cache.ancestors for cache in caches])
+        return cls(caches[0].pool, list(dict.fromkeys(blocks)), ancestors, caches[0].n_heads)
+
     def __len__(self) -> int:
         """Number of tokens per row."""
         return self.ancestors.shape[1]

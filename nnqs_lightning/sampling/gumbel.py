@@ -115,7 +115,7 @@ def largest_leaves(ansatz: AutoregressiveAnsatz, share: Share, k: int, rows: int
     nodes and leaves known so far is a bound below which nothing needs to be looked at.
     """
     found = tree.concatenate(share.leaves) if share.leaves else None
-    stack, checked = list(share.branches), 0
+    stack, checked = tree.deepest_first(share.branches), 0
     while stack:
         known = sum(len(branch.nodes) for branch in stack) + (len(found) if found else 0)
         if known > max(k, checked * (1 + SLACK)):
@@ -124,7 +124,7 @@ def largest_leaves(ansatz: AutoregressiveAnsatz, share: Share, k: int, rows: int
             stack = [branch[branch.nodes.values >= floor] for branch in stack]
             found = found and found[found.values >= floor]
             checked = k
-        branch, complete = tree.harvest(stack.pop(), ansatz.sector)
+        branch, complete = tree.harvest(tree.pop(stack, ansatz, rows), ansatz.sector)
         found = complete if found is None else tree.concatenate([found, complete])
         branch = branch[branch.nodes.values >= floor]
         if len(branch.nodes) > rows:

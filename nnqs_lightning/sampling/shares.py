@@ -9,6 +9,7 @@ number of nodes that a rank opens for others grows with the logarithm of the num
 from __future__ import annotations
 
 import heapq
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 
 from nnqs_lightning.ansatz.base import AutoregressiveAnsatz
-from nnqs_lightning.sampling.tree import Branch, Nodes, Rule, concatenate, expand, harvest
+from nnqs_lightning.sampling.tree import Branch, Nodes, Rule, concatenate, deepest_first, expand, harvest, pop
 
 FAN_OUT = 8
 """Largest number of parts of a stage."""
@@ -78,9 +79,9 @@ def _opened(
     """The same share with nodes above ``fraction`` of it opened, and what is expected below each branch."""
     closed, expected = Share(leaves=list(share.leaves)), []
     total = sum(float(estimate(branch.nodes).sum()) for branch in share.branches)
-    queue = list(share.branches)
+    queue = deepest_first(share.branches)
     while queue:
-        branch, complete = harvest(queue.pop(), ansatz.sector)
+        branch, complete = harvest(pop(queue, ansatz, sys.maxsize), ansatz.sector)
         closed.leaves.append(complete)
         loads = estimate(branch.nodes)
         heavy = loads > max(fraction * total, 1.0)

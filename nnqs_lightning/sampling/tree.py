@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -94,15 +95,41 @@ class Branch:
         return [self[n * i // n_pieces : n * (i + 1) // n_pieces] for i in range(n_pieces)]
 
 
+def pop(stack: list[Branch], ansatz: AutoregressiveAnsatz, rows: int) -> Branch:
+    """Take off the last branch, and in one with it those before it that are as deep, up to ``rows`` nodes.
+
+    Branches that ranks have been dealt start at many depths; decoded one by one they would take a call each per depth.
+    """
+    first, n_nodes = len(stack) - 1, len(stack[-1].nodes)
+    while first and stack[first - 1].nodes.depth == stack[-1].nodes.depth:
+        n_nodes += len(stack[first - 1].nodes)
+        if n_nodes > rows:
+            break
+        first -= 1
+    taken = stack[first:]
+    state = ansatz.join([branch.state for branch in taken]) if len(taken) > 1 else None
+    if state is None:
+        return stack.pop()
+    del stack[first:]
+    starts = accumulate((len(branch.state) for branch in taken), initial=0)
+    parents = torch.cat([branch.parents + start for branch, start in zip(taken, starts, strict=False)])
+    return Branch(concatenate([branch.nodes for branch in taken]), parents, state)
+
+
+def deepest_first(branches: list[Branch]) -> list[Branch]:
+    """A stack from which the walk of the shallower ones meets the deeper ones on its way down."""
+    return sorted(branches, key=lambda branch: -branch.nodes.depth)
+
+
 def leaves(ansatz: AutoregressiveAnsatz, branches: list[Branch], rule: Rule, rows: int) -> Iterator[Nodes]:
     """Walk the tree below ``branches`` and give its leaves, in pieces and in no particular order.
 
     Depth first in pieces of at most ``rows`` nodes, so that no more than one decoding state of ``rows`` rows per depth
     is alive; breadth first where a whole level fits into one piece. Pieces are halved when memory runs out.
     """
-    stack = list(reversed(branches))
+    stack = deepest_first(branches)
     while stack:
-        branch, complete_nodes = harvest(stack.pop(), ansatz.sector)
+        branch, complete_nodes = harvest(pop(stack, ansatz, rows), ansatz.sector)
         if len(complete_nodes):
             yield complete_nodes
         pieces = branch.pieces(rows)

@@ -1,11 +1,14 @@
 """Any number of ranks draws the same set, each determinant once."""
 
+import numpy as np
 import pytest
 import torch
 from sampling_ranks import on_ranks
 from table_ansatz import TableAnsatz
 
 from nnqs_lightning import distributed
+from nnqs_lightning.ansatz import TransformerAnsatz
+from nnqs_lightning.chem import MolecularIntegrals
 from nnqs_lightning.fock import SampleBatch, Sector
 from nnqs_lightning.sampling import (
     GumbelTopKSampler,
@@ -13,7 +16,10 @@ from nnqs_lightning.sampling import (
     MultinomialSampler,
     SumOverStates,
     SystematicSampler,
+    tree,
 )
+from nnqs_lightning.sampling.density import Density
+from nnqs_lightning.sampling.shares import own_share
 
 LENGTHS = [7, 0, 2, 6]
 
@@ -87,6 +93,33 @@ def test_ranks_together_draw_what_one_process_draws(name, step, alone, ranks):
     sizes = [len(part) for part in parts]
     assert max(sizes) - min(sizes) <= 1
     assert all(part.stats == pytest.approx(alone[name][step].stats) for part in parts)
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_what_a_rank_is_dealt_is_decoded_together_whatever_its_depths(rank, monkeypatch):
+    torch.manual_seed(2)
+    integrals = MolecularIntegrals(np.diag(np.arange(10.0)), np.zeros((10,) * 4), e_core=0.0, n_alpha=3, n_beta=3)
+    ansatz = TransformerAnsatz(integrals, d_model=16, n_heads=2, n_layers=1).double()
+    torch.nn.init.normal_(ansatz.decoder.head.weight, std=0.3)
+    sampler = SystematicSampler(20_000)
+    with torch.inference_mode():
+        root = tree.Branch.root(torch.tensor([20_000]), key=5)
+        whole = tree.in_order(tree.collect(tree.leaves(ansatz, [root], sampler._rule, 4096)))
+        density = Density.measure(whole)
+        share = own_share(ansatz, root, sampler._rule, density.count, rank, 3)
+        assert len({branch.nodes.depth for branch in share.branches}) >= 3
+        calls = []
+        advance = ansatz.advance
+        monkeypatch.setattr(ansatz, "advance", lambda *args: calls.append(args) or advance(*args))
+        together = tree.collect(tree.leaves(ansatz, share.branches, sampler._rule, 4096))
+        assert len(calls) <= ansatz.n_steps
+        monkeypatch.setattr(ansatz, "join", lambda states: None)
+        alone = tree.collect(tree.leaves(ansatz, share.branches, sampler._rule, 4096))
+        assert len(calls) > 2 * ansatz.n_steps
+    together, alone = tree.in_order(together), tree.in_order(alone)
+    assert torch.equal(together.tokens, alone.tokens)
+    assert torch.equal(together.values, alone.values)
+    torch.testing.assert_close(together.log_p, alone.log_p, rtol=1e-12, atol=0)
 
 
 @pytest.mark.slow
