@@ -38,6 +38,7 @@ def _figures(run: Run) -> dict[str, Any]:
         "energy": final["mean"],
         "variance": final["variance"],
         "error_mha": 1e3 * (final["mean"] - reference),
+        "error_bar_mha": 1e3 * final["error_bar"],
         "reference": reference,
         "reference_method": method,
         "trace_mha": [round(error, 6) for error in trace],
@@ -50,19 +51,24 @@ def _figures(run: Run) -> dict[str, Any]:
 
 
 def _move(trained: Run, config: dict[str, Any], rng_seed: int) -> dict[str, Any]:
-    """Load what fits into another system's wave function, evaluate, train on; and train one from the start."""
+    """Load what fits into another system's wave function, evaluate, train on; and train one from its own start.
+
+    The loaded parameters take the place of the supervised start, which the other one has.
+    """
     moved, fresh = prepare(config, rng_seed), prepare(config, rng_seed)
     ansatz = moved.module.ansatz
     if not isinstance(ansatz, TransformerAnsatz):
         raise UserError(f"targets need a TransformerAnsatz, {type(ansatz).__name__} cannot start from another system")
     report = load_matching(ansatz, trained.module.ansatz.state_dict())
-    zero_shot = moved.energy()["mean"] - _reference(moved)[1]
+    moved.module.pretraining = None
+    zero_shot = moved.energy()
     moved.fit()
     fresh.fit()
     figures = {"moved": _figures(moved), "fresh": _figures(fresh)}
     return {
-        "zero_shot_mha": 1e3 * zero_shot,
-        "untrained_mha": figures["fresh"]["trace_mha"][0],
+        "zero_shot_mha": 1e3 * (zero_shot["mean"] - _reference(moved)[1]),
+        "zero_shot_error_bar_mha": 1e3 * zero_shot["error_bar"],
+        "fresh_start_mha": figures["fresh"]["trace_mha"][0],
         "steps_saved": steps_saved(figures["moved"]["trace_mha"], figures["fresh"]["trace_mha"]),
         "loaded": len(report.loaded),
         "resized": report.resized,

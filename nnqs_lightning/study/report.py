@@ -19,7 +19,7 @@ from nnqs_lightning.study.training import prepare
 Array = NDArray[np.float64]
 Results = list[tuple[Cell, Result]]
 
-MOVED = ("zero_shot", "untrained", "moved", "fresh")
+MOVED = ("zero_shot", "fresh_start", "moved", "fresh")
 """Errors on a target, in the order of the report's columns."""
 
 
@@ -184,8 +184,9 @@ def _moved(study: Study, results: Results, target: str) -> str:
         f"## Moved to {target}",
         "",
         "Geometric mean errors in mHa. Zero shot: with the loaded parameters as they are. Moved: after training on. "
-        "Fresh: the same training from the start. Saved: how many of its steps the loaded parameters spare (median, "
-        f"and in how many cells they spare any). Ratios to {study.baseline} [95 %], bold beyond noise.",
+        "Fresh start: after the supervised start, if there is one. Fresh: after the same training from there. Saved: "
+        "how many of its steps the loaded parameters spare (median, and in how many cells they spare any). Ratios to "
+        f"{study.baseline} [95 %], bold beyond noise.{_draws(results, target)}",
         "",
         f"| entry | {' | '.join(name.replace('_', ' ') for name in MOVED)} | saved | zero shot / {study.baseline} | "
         f"moved / {study.baseline} |",
@@ -199,6 +200,16 @@ def _moved(study: Study, results: Results, target: str) -> str:
         ]
         lines.append(f"| {entry} | {errors} | {_saved(study, results, target, entry)} | {' | '.join(ratios)} |")
     return "\n".join(lines)
+
+
+def _draws(results: Results, target: str) -> str:
+    """Median error bars of energies that were sampled; nothing where they were summed."""
+    texts = []
+    for name in ("zero_shot", "moved", "fresh"):
+        of = target_figure(target, f"{name}_error_bar_mha")
+        bar = np.median([of(r) for _, r in results if "targets" in r])
+        texts += [f"{bar:.2g} ({name.replace('_', ' ')})"] if bar > 0 else []
+    return f" Energies are sampled; median error bars in mHa: {', '.join(texts)}." if texts else ""
 
 
 def _saved(study: Study, results: Results, target: str, entry: str) -> str:

@@ -23,6 +23,7 @@ Row = dict[str, Any]
 
 FIGURES = (
     "error_mha",
+    "error_bar_mha",
     "energy",
     "variance",
     "reference",
@@ -39,9 +40,12 @@ Figure = Callable[[Result], float]
 
 TARGET_FIGURES: dict[str, Callable[[Result], Any]] = {
     "zero_shot_mha": lambda target: target["zero_shot_mha"],
-    "untrained_mha": lambda target: target["untrained_mha"],
+    "zero_shot_error_bar_mha": lambda target: target["zero_shot_error_bar_mha"],
+    "fresh_start_mha": lambda target: target["fresh_start_mha"],
     "moved_mha": lambda target: target["moved"]["error_mha"],
+    "moved_error_bar_mha": lambda target: target["moved"]["error_bar_mha"],
     "fresh_mha": lambda target: target["fresh"]["error_mha"],
+    "fresh_error_bar_mha": lambda target: target["fresh"]["error_bar_mha"],
     "steps_saved": lambda target: target["steps_saved"],
 }
 """What the table holds of each target of a cell."""

@@ -46,11 +46,20 @@ class Run:
     recorder: Recorder
 
     def fit(self) -> None:
-        """Train for ``trainer.max_steps`` steps."""
+        """Train for ``trainer.max_steps`` steps, from the supervised start if there is one."""
+        if self.module.pretraining is not None:
+            # Here: the module would announce it, and leave a file behind, for every cell.
+            for _ in self.module.pretraining.run(self.module.ansatz, self.module.hamiltonian):
+                pass
+            self.module.pretraining = None
         self.trainer.fit(self.module, self.data)
 
     def energy(self) -> dict[str, float]:
-        """``mean`` and ``variance`` by ``data.evaluation_sampler`` and ``model.validation_energy``, hartree."""
+        """By ``data.evaluation_sampler`` and ``model.validation_energy``.
+
+        Returns:
+            ``mean`` and its ``error_bar`` (zero where the sampler enumerates) in hartree, ``variance`` in hartree².
+        """
         # Not by trainer.validate: Lightning's log keeps single precision, 8 µHa at the energy of water.
         metric = EnergyMetrics()
         sample = self.sample()
@@ -58,7 +67,7 @@ class Run:
             self.module.validation_energy.evaluate(self.module.hamiltonian, self.module.ansatz, sample), sample
         )
         figures = metric.compute()
-        return {name: float(figures[name]) for name in ("mean", "variance")}
+        return {name: float(figures[name]) for name in ("mean", "error_bar", "variance")}
 
     def sample(self) -> SampleBatch:
         """An evaluation sample of the wave function as it stands."""

@@ -52,8 +52,34 @@ def test_a_longer_chain_starts_from_what_fits(make_study: MakeStudy) -> None:
     study = make_study({"learned": scheme(f"{POSITIONAL}.Alibi")}, targets={"h4": chain(4)}, seeds=1)
     target = measure(study.cells()[0])["targets"]["h4"]
     assert target["loaded"] > 0
-    assert target["zero_shot_mha"] != pytest.approx(target["untrained_mha"])
+    assert target["zero_shot_mha"] != pytest.approx(target["fresh_start_mha"])
     assert target["moved"]["steps"] == target["fresh"]["steps"] == 2
+
+
+def test_loaded_parameters_take_the_place_of_the_supervised_start(make_study: MakeStudy) -> None:
+    supervised = {"model": {"pretraining": {"class_path": "nnqs_lightning.optim.Pretraining"}}}
+    study = make_study(systems={"h4": chain(4)}, targets={"bare": {}, "supervised": supervised}, seeds=1)
+    bare, supervised_target = measure(study.cells()[0])["targets"].values()
+    assert supervised_target["moved"]["trace_mha"] == bare["moved"]["trace_mha"]
+    assert supervised_target["fresh_start_mha"] < 0.5 * bare["fresh_start_mha"]
+
+
+def test_drawn_energies_carry_their_error_bar_and_sums_have_none(make_study: MakeStudy) -> None:
+    drawn = {
+        "data": {
+            "evaluation_sampler": {
+                "class_path": "nnqs_lightning.sampling.MultinomialSampler",
+                "init_args": {"n_walkers": 100},
+            }
+        },
+        "model": {"validation_energy": {"class_path": "nnqs_lightning.vmc.ExactLocalEnergy"}},
+    }
+    result = measure(make_study(systems={"h4": chain(4)}, targets={"drawn": drawn}, seeds=1).cells()[0])
+    target = result["targets"]["drawn"]
+    assert result["error_bar_mha"] == 0
+    assert target["zero_shot_error_bar_mha"] > 0
+    # Five error bars: a bound that a wrong weight, but no bad luck, breaks.
+    assert abs(target["zero_shot_mha"] - result["error_mha"]) < 5 * target["zero_shot_error_bar_mha"]
 
 
 def test_steps_count_until_the_error_stays_below() -> None:

@@ -28,6 +28,7 @@ def invented(study: Study, seed: int = 0) -> Results:
         error = FACTORS[cell.entries["scheme"]] * float(np.exp(0.2 * rng.normal()))
         figures = {
             "error_mha": error,
+            "error_bar_mha": 0.0,
             "trace_mha": [100 * error, 10 * error],
             "steps": 2,
             "steps_to_accuracy": 2 if error < 1.6 else None,
@@ -42,7 +43,8 @@ def invented(study: Study, seed: int = 0) -> Results:
         figures["targets"] = {
             name: {
                 "zero_shot_mha": 50 * error,
-                "untrained_mha": 400.0,
+                "zero_shot_error_bar_mha": 7.0,
+                "fresh_start_mha": 400.0,
                 "steps_saved": 1,
                 "moved": figures,
                 "fresh": figures,

@@ -19,6 +19,12 @@ class _LearnedRows(PositionalScheme):
 
     extension = "rows follow their orbitals; those of new orbitals start at random"
 
+    def new_table(self, std: float) -> nn.Embedding:
+        """One row for each place, drawn with standard deviation ``std``."""
+        table = nn.Embedding(self.context.n_positions, self.context.d_model)
+        nn.init.normal_(table.weight, std=std)
+        return table
+
     def rows(self, positions: Tensor, tokens: Tensor) -> Tensor:
         """Row of each token, [N, T]: one look-up per sample lets per-sample gradients be read off the tables."""
         n_rows = self.context.n_positions
@@ -43,8 +49,7 @@ class LearnedAbsolute(_LearnedRows):
 
     def __init__(self, context: PositionContext, std: float = 1.0) -> None:
         super().__init__(context)
-        self.table = nn.Embedding(context.n_positions, context.d_model)
-        nn.init.normal_(self.table.weight, std=std)
+        self.table = self.new_table(std)
 
     def embed(self, x: Tensor, positions: Tensor, tokens: Tensor) -> Tensor:
         """Add the rows of the places; UserError beyond the table."""
@@ -63,11 +68,9 @@ class SpinAware(_LearnedRows):
 
     def __init__(self, context: PositionContext, std: float = 1.0) -> None:
         super().__init__(context)
-        self.place = nn.Embedding(context.n_positions, context.d_model)
-        self.alpha = nn.Embedding(context.n_positions, context.d_model)
-        self.beta = nn.Embedding(context.n_positions, context.d_model)
-        for table in (self.place, self.alpha, self.beta):
-            nn.init.normal_(table.weight, std=std)
+        self.place = self.new_table(std)
+        self.alpha = self.new_table(std)
+        self.beta = self.new_table(std)
 
     def embed(self, x: Tensor, positions: Tensor, tokens: Tensor) -> Tensor:
         """Add the rows of the places; UserError beyond the tables."""
