@@ -101,8 +101,12 @@ class FinalFigures(Callback):
         )
         path = _free_path(Path(trainer.default_root_dir) / "figures.json")
         path.parent.mkdir(parents=True, exist_ok=True)
+        sector = module.hamiltonian.sector
         content = {
             "system": module.system.name,
+            "n_orb": sector.n_orb,
+            "n_alpha": sector.n_alpha,
+            "n_beta": sector.n_beta,
             "checkpoint": trainer.ckpt_path,
             "unit": "hartree",
             "rows": {row.key: {k: v for k, v in vars(row).items() if k != "key"} for row in rows},

@@ -165,10 +165,11 @@ class NNQSModule(LightningModule):
         if is_overridden("observe_gradient", self.direction, Direction):
             self.direction.observe_gradient(full_gradients(self.trainer.strategy, self.ansatz.parameters()))
 
-    def validation_step(self, batch: SampleBatch, batch_idx: int) -> None:
+    def validation_step(self, batch: SampleBatch, batch_idx: int) -> dict[str, Any]:
         """The network's own energy: ψ on every connected determinant, weights of the sampler."""
         energies = self.validation_energy.evaluate(self.hamiltonian, self.ansatz, batch)
         self._metric("validate").update(energies, batch)
+        return {"estimate": estimate_energy(energies, batch), "variational": energies.variational}
 
     def on_validation_epoch_end(self) -> None:
         self._log_metrics("validate")

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from nnqs_lightning.fock import Sector, pack, unpack
+from nnqs_lightning.fock.spin_flip import expand
 
 ROWS_AT_ONCE = 16_384
 
@@ -18,20 +19,23 @@ def spin_squared(sector: Sector, determinants: Tensor, psi: Tensor) -> float:
     section 2.4).
 
     Args:
-        sector: where the determinants live.
+        sector: where the determinants live; those of a sector with a spin parity stand for their combinations.
         determinants: int64 [N, 2, W], distinct.
         psi: complex128 [N], in the phase convention of ``fock``.
     """
     from nnqs_lightning.fock.lookup import DeterminantTable  # imports numba
 
     determinants, psi = determinants.cpu(), psi.cpu() / psi.abs().max().cpu()
+    if sector.spin_parity:
+        whole = expand(determinants, sector.spin_parity)
+        determinants, psi = whole.determinants, whole.share * psi[whole.member]
     table = DeterminantTable(determinants)
     total = 0.0
     for rows, amplitudes in zip(determinants.split(ROWS_AT_ONCE), psi.split(ROWS_AT_ONCE), strict=True):
         occupation = unpack(rows, sector.n_orb)
         doubly = occupation.prod(-1).sum(-1)
         total += float((amplitudes.abs().square() * (sector.n_beta - doubly)).sum())
-        row, exchanged, signs = _spin_exchanges(occupation)
+        row, exchanged, signs = spin_exchanges(occupation)
         found = table.find(exchanged)
         inside = found >= 0
         overlaps = psi[found[inside]].conj() * amplitudes[row[inside]]
@@ -40,7 +44,7 @@ def spin_squared(sector: Sector, determinants: Tensor, psi: Tensor) -> float:
     return spin_z * (spin_z + 1) + total / float(psi.abs().square().sum())
 
 
-def _spin_exchanges(occupation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def spin_exchanges(occupation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Every exchange of an α electron alone in its orbital q with a β electron alone in p.
 
     Returns:
