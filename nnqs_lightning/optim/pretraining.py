@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from nnqs_lightning.ansatz.base import Ansatz
-from nnqs_lightning.distributed import all_reduce_sum, rank, world_size
+from nnqs_lightning.distributed import all_gather_rows, all_reduce_sum, rank, world_size
 from nnqs_lightning.errors import UserError
 from nnqs_lightning.hamiltonian import MolecularHamiltonian
 from nnqs_lightning.optim.base import Direction
@@ -19,6 +19,13 @@ from nnqs_lightning.vmc.pretrain import CISD, StateVector, TargetState
 
 EASIER, HARDER = 0.25, 4.0
 """Factors of the damping after a step that helped and after one that did not."""
+PATIENCE, PROGRESS = 8, 0.9
+"""The fit ends when the misfit has not fallen by that factor within so many steps."""
+FEWEST_ROWS = 64
+"""Rows of a step, if there are so many."""
+ROWS_AT_ONCE = 8192
+SMALLEST_LEAK = 1e-7
+"""What float32 resolves of a norm."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +35,8 @@ class _Fit:
     determinants: Tensor
     log_target: Tensor
     metric: Tensor
+    outside: float
+    """Metric of the determinants that the target lacks."""
 
     def weights(self, misfit: Tensor) -> Tensor:
         """q: the mean of |c|² and |ψ|² times the metric, so that too much counts like too little."""
@@ -42,26 +51,37 @@ class _Fit:
         angles = torch.polar(torch.ones_like(ratio.real), ratio.imag - common.angle()).angle()
         return torch.complex(ratio.real, angles)
 
-    @staticmethod
-    def loss(weights: Tensor, misfit: Tensor) -> float:
-        """Σ q |misfit|² over all ranks; infinite for a broken ψ."""
-        total = float(all_reduce_sum((weights * misfit.abs().square()).sum()))
+    def leak(self, misfit: Tensor) -> float:
+        """Share of |ψ|² on determinants that the target lacks, ψ being normalised over its sector."""
+        held = torch.exp(2 * (self.log_target - misfit).real).sum()
+        return max(1 - float(all_reduce_sum(held)), 0.0)
+
+    def loss(self, weights: Tensor, misfit: Tensor) -> float:
+        """Σ q |misfit|² over all ranks and what leaks; infinite for a broken ψ."""
+        total = float(all_reduce_sum((weights * misfit.abs().square()).sum())) + self.outside * self.leak(misfit)
         return total if total == total else float("inf")
 
 
 class Pretraining:
     """Fit log |ψ| and the phase to a target, by Levenberg–Marquardt steps in the space of samples.
 
-    Minimises Σ_D q_D |log c_D − log ψ_D|² with q_D the mean of |c_D|² and the present |ψ_D|², times H_DD − E + σ. ψ
-    being normalised over its sector, meeting the target's amplitudes leaves nothing elsewhere. Deterministic, and the
-    same on any number of ranks.
+    Minimises Σ_D q_D |log c_D − log ψ_D|² with q_D the mean of |c_D|² and the present |ψ_D|², times H_DD − E + σ: about
+    the energy in hartree that the misfit costs. A small misfit may still leave much of ψ outside of the target (to
+    first order no amplitude inside tells), so what leaks joins the sum as one more row: its score follows from those
+    inside, ψ being normalised over its sector. Deterministic, and the same on any number of ranks.
+
+    A step asks no determinant to change its log ψ by more than ``max_change``, since the linear model ends there, and
+    solves for those alone that matter: far from the target a few hundred tell the way, and the cost of a step grows
+    with their square.
 
     Args:
         target: state to fit.
         steps: largest number of steps.
-        tolerance: stop when Σ q |log c − log ψ|² falls below.
+        tolerance: stop when Σ q |log c − log ψ|² falls below; in hartree, with ``energy_shift``.
         threshold: determinants with |c| below are left out.
         energy_shift: σ in hartree, so that what costs energy is met best; null for no such factor.
+        max_change: bound on the change of log ψ that a step asks of a determinant.
+        left_out: a step leaves out determinants with Σ q (1 + |log c − log ψ|²) up to this share of the misfit.
         damping: first damping of the normal equations; it falls with every step that helps.
         max_bytes: bound on what one pass over the layers holds, in bytes.
     """
@@ -69,23 +89,29 @@ class Pretraining:
     def __init__(
         self,
         target: TargetState | None = None,
-        steps: int = 20,
-        tolerance: float = 1e-7,
+        steps: int = 60,
+        tolerance: float = 3e-5,
         threshold: float = 1e-6,
         energy_shift: float | None = 1.0,
+        max_change: float = 1.0,
+        left_out: float = 0.01,
         damping: float = 1e-2,
         max_bytes: int = 2**30,
     ) -> None:
-        if steps < 0 or damping <= 0 or (energy_shift is not None and energy_shift <= 0):
+        if steps < 0 or damping <= 0 or max_change <= 0 or (energy_shift is not None and energy_shift <= 0):
             raise UserError(
-                f"pretraining: steps is {steps}, damping {damping} and energy_shift {energy_shift}, "
-                "expected steps ≥ 0 and positive numbers"
+                f"pretraining: steps is {steps}, damping {damping}, max_change {max_change} and energy_shift "
+                f"{energy_shift}, expected steps ≥ 0 and positive numbers"
             )
+        if not 0 <= left_out < 1:
+            raise UserError(f"pretraining.left_out is {left_out}, expected 0 ≤ left_out < 1")
         self.target = target or CISD()
         self.steps = steps
         self.tolerance = tolerance
         self.threshold = threshold
         self.energy_shift = energy_shift
+        self.max_change = max_change
+        self.left_out = left_out
         self.damping = damping
         self.max_bytes = max_bytes
 
@@ -93,8 +119,8 @@ class Pretraining:
         """Change the parameters of ``ansatz`` step by step; collective: every rank calls it with equal parameters.
 
         Yields:
-            ``pretrain/step``, ``pretrain/infidelity`` 1 − |⟨target|ψ⟩|², ``pretrain/misfit`` (the loss) and
-            ``pretrain/damping`` after each step.
+            ``pretrain/step``, ``pretrain/infidelity`` 1 − |⟨target|ψ⟩|², ``pretrain/misfit`` (the loss),
+            ``pretrain/damping`` and ``pretrain/rows`` (determinants in the solve) after each step.
 
         Raises:
             UserError: ψ vanishes on most of the target, as in another irrep.
@@ -104,16 +130,21 @@ class Pretraining:
         scores = PerSampleScores(ansatz, state.determinants.to(fit.metric.device), self.max_bytes)
         damping = self.damping
         misfit = self._misfit(ansatz, fit)
+        best, best_step = float("inf"), 0
         for step in range(self.steps):
             weights = fit.weights(misfit)
             loss = fit.loss(weights, misfit)
-            if loss < self.tolerance:
+            if loss < PROGRESS * best:
+                best, best_step = loss, step
+            if loss < self.tolerance or step - best_step > PATIENCE:
                 break
-            root = weights.sqrt()
-            space = tangent_space(scores, fit.determinants, torch.zeros_like(root), root)
+            rows = self._rows(weights, misfit, loss)
+            root = weights[rows].sqrt()
+            space = tangent_space(scores, fit.determinants[rows], torch.zeros_like(root), root)
+            wanted, outside = self._wanted(fit, misfit, rows, space)
             start = [p.detach().clone() for p in scores.parameters.values()]
             while True:
-                self._move(ansatz, space, fit.determinants, misfit, damping)
+                self._move(ansatz, space, wanted, outside, damping)
                 trial = self._misfit(ansatz, fit)
                 trial_loss = fit.loss(weights, trial)
                 if trial_loss < loss or damping > 1e6:
@@ -130,6 +161,7 @@ class Pretraining:
                 "pretrain/infidelity": infidelity,
                 "pretrain/misfit": trial_loss,
                 "pretrain/damping": damping,
+                "pretrain/rows": float(all_reduce_sum(rows.sum())),
             }
 
     def _fit(self, ansatz: Ansatz, hamiltonian: MolecularHamiltonian, state: StateVector) -> _Fit:
@@ -137,7 +169,7 @@ class Pretraining:
         device = next(ansatz.parameters()).device
         determinants = state.determinants.to(device)
         with torch.no_grad():
-            reachable = torch.isfinite(torch.cat([ansatz(rows).real for rows in determinants.split(4096)]))
+            reachable = torch.isfinite(torch.cat([ansatz(rows).real for rows in determinants.split(ROWS_AT_ONCE)]))
         magnitude = state.coefficients.abs().to(device)
         chosen = reachable & (magnitude > self.threshold)
         norm = magnitude[chosen].square().sum()
@@ -151,12 +183,38 @@ class Pretraining:
         if self.energy_shift is not None:
             metric = (hamiltonian.diagonal(determinants[chosen]) - state.energy).clamp(min=0) + self.energy_shift
         own = slice(rank(), None, world_size())
-        return _Fit(determinants[chosen][own], torch.log(coefficients)[own], metric[own])
+        return _Fit(determinants[chosen][own], torch.log(coefficients)[own], metric[own], float(metric.mean()))
+
+    def _rows(self, weights: Tensor, misfit: Tensor, loss: float) -> Tensor:
+        """Mask of this rank's determinants that take part in a step."""
+        importance = weights * (1 + misfit.abs().square())
+        everyone = all_gather_rows(importance)[0].sort().values
+        n_left_out = int((everyone.cumsum(0) < self.left_out * min(loss, 1.0)).sum())
+        return importance >= everyone[max(min(n_left_out, len(everyone) - FEWEST_ROWS), 0)]
+
+    def _wanted(
+        self, fit: _Fit, misfit: Tensor, rows: Tensor, space: TangentSpace
+    ) -> tuple[Tensor, tuple[Tensor, float]]:
+        """√q misfit [k, n], bounded, and the row of what leaks: a with Õ_leak = Σ_D a_D Õ_D, and its √q misfit.
+
+        log ψ_leak = ½ log(1 − Σ_D |ψ_D|²) has the score −Σ_D |ψ_D|² O_D / leak; it is asked to fall.
+        """
+        root, parts = space.row_scale, space.scores.parts
+        bounded = misfit[rows] * (self.max_change / misfit[rows].abs().clamp(min=self.max_change))
+        wanted = root * torch.stack([bounded.real if part == AMPLITUDE else bounded.imag for part in parts])
+        combination = torch.zeros_like(wanted)
+        leak = fit.leak(misfit)
+        if leak < SMALLEST_LEAK or AMPLITUDE not in parts:
+            return wanted, (combination, 0.0)
+        scale = (fit.outside * leak) ** 0.5
+        weight = torch.exp(2 * (fit.log_target - misfit).real)[rows]
+        combination[parts.index(AMPLITUDE)] = -scale * weight / (leak * root)
+        return wanted, (combination, -scale * self.max_change)
 
     @staticmethod
     def _misfit(ansatz: Ansatz, fit: _Fit) -> Tensor:
         with torch.no_grad():
-            return fit.misfit(ansatz(fit.determinants))
+            return fit.misfit(torch.cat([ansatz(rows) for rows in fit.determinants.split(ROWS_AT_ONCE)]))
 
     @staticmethod
     def _fidelity(fit: _Fit, misfit: Tensor) -> float:
@@ -165,20 +223,37 @@ class Pretraining:
         return float(overlap.abs().square())
 
     @staticmethod
-    def _move(ansatz: Ansatz, space: TangentSpace, determinants: Tensor, misfit: Tensor, damping: float) -> None:
-        """θ += Õᵀ (Õ Õᵀ + λ)⁻¹ √q misfit, by one backward pass over the rows of this rank."""
-        root, parts = space.row_scale, space.scores.parts
-        target = root * torch.stack([misfit.real if part == AMPLITUDE else misfit.imag for part in parts])
-        solved, _ = space.solve(target[None], damping)
+    def _move(
+        ansatz: Ansatz, space: TangentSpace, wanted: Tensor, outside: tuple[Tensor, float], damping: float
+    ) -> None:
+        """θ += the damped least-squares step, by one backward pass over the rows of this rank."""
+        root = space.row_scale
         both = root.new_zeros((2, len(root)))
-        both[list(parts)] = root * solved[0]
+        both[list(space.scores.parts)] = root * _least_squares(space, wanted, *outside, damping)
         coefficients = torch.complex(both[0], both[1])
         parameters = list(space.scores.parameters.values())
-        surrogate = Direction.surrogate(coefficients, ansatz(determinants))
+        surrogate = Direction.surrogate(coefficients, ansatz(space.determinants))
         gradients = torch.autograd.grad(surrogate, parameters, materialize_grads=True)
         with torch.no_grad():
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 parameter.add_(all_reduce_sum(gradient))
+
+
+def _least_squares(space: TangentSpace, wanted: Tensor, row: Tensor, wanted_row: float, damping: float) -> Tensor:
+    """x such that δ = Õᵀ x minimises ‖wanted − Õ δ‖² + (wanted_row − row·Õ δ)² + λ ‖δ‖².
+
+    With B = 1 + row rowᵀ that is (Õ Õᵀ + λ B⁻¹) x = B⁻¹ (wanted + wanted_row row), and B⁻¹ differs from 1 by a matrix
+    of rank one (Sherman & Morrison 1950).
+    """
+
+    def dot(left: Tensor, right: Tensor) -> float:
+        return float(all_reduce_sum((left * right).sum()))
+
+    norm = 1 + dot(row, row)
+    right = wanted + row * ((wanted_row - dot(row, wanted)) / norm)
+    (x, y), shift = space.solve(torch.stack([right, row]), damping)
+    share = shift / norm
+    return x + y * (share * dot(row, x) / (1 - share * dot(row, y)))
 
 
 def _restore(scores: PerSampleScores, values: list[Tensor]) -> None:
