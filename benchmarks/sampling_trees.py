@@ -9,7 +9,8 @@ from torch import Tensor
 
 from nnqs_lightning.ansatz.base import AutoregressiveAnsatz
 from nnqs_lightning.fock import Sector, pack, unpack
-from nnqs_lightning.sampling import random, tree
+from nnqs_lightning.sampling import prefix, random, tree
+from nnqs_lightning.sampling.leaves import Leaves
 
 
 @dataclass
@@ -119,12 +120,12 @@ class RecordedTree(_NetworkFree):
     def __init__(self, sector: Sector, determinants: Tensor, weights: Tensor) -> None:
         super().__init__()
         self.sector = sector
-        tokens = self.to_tokens(determinants).to(torch.uint8)
-        self.leaves = tree.in_order(tree.Nodes(tokens, weights, weights.double().log(), torch.arange(len(weights))))
-        tokens = self.leaves.tokens
+        self.leaves = Leaves(prefix.pack(self.to_tokens(determinants)), weights, weights.double().log())
+        self.leaves.sort()
+        tokens = prefix.unpack(self.leaves.keys, sector.n_orb)
         self.walkers = torch.cat([weights.new_zeros(1), self.leaves.values.cumsum(0)])
         # Number of leaves before each whose token at a depth is at most k, so that a child's interval is a difference.
-        self.ranks = torch.stack([(tokens.long() == k).cumsum(0) for k in range(4)])
+        self.ranks = torch.stack([(tokens == k).cumsum(0, dtype=torch.int32) for k in range(4)])
         self.ranks = torch.cat([torch.zeros_like(self.ranks[:, :1]), self.ranks], 1)
 
     def begin(self) -> Intervals:

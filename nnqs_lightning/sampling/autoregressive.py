@@ -12,8 +12,9 @@ from nnqs_lightning.errors import UserError
 from nnqs_lightning.fock import SampleBatch
 from nnqs_lightning.sampling import tree
 from nnqs_lightning.sampling.base import Sampler
-from nnqs_lightning.sampling.density import Density, density_from, density_state, expected_leaves
-from nnqs_lightning.sampling.shares import Share, own_share
+from nnqs_lightning.sampling.density import Density, density_from, density_state
+from nnqs_lightning.sampling.leaves import Leaves, level
+from nnqs_lightning.sampling.shares import Share, guessed_cut, own_share
 
 
 class AutoregressiveSampler(Sampler):
@@ -73,19 +74,28 @@ class AutoregressiveSampler(Sampler):
         return min(self.chunk_size, self.max_cache_bytes // max(path, 1))
 
     def own_share(self, ansatz: AutoregressiveAnsatz, root: tree.Branch, rule: tree.Rule, n_walkers: int) -> Share:
-        """The part of the tree that this rank walks; ``n_walkers`` scales the guess for prefixes not seen before."""
-        world = distributed.world_size()
+        """The part of the tree that this rank walks; ``n_walkers`` scales the guess where no draw has been seen."""
+        rank, world = distributed.rank(), distributed.world_size()
         if world == 1:
             return Share([root])
 
         def estimate(nodes: tree.Nodes) -> Tensor:
-            return expected_leaves(self._density, nodes, n_walkers * nodes.log_p.exp())
+            return (n_walkers * nodes.log_p.exp()).clamp(min=1).sqrt()
 
-        return own_share(ansatz, root, rule, estimate, distributed.rank(), world)
+        cuts = None if self._density is None else self._density.cuts(world).to(root.nodes.keys.device)
 
-    def settle(self, nodes: tree.Nodes) -> tree.Nodes:
-        """Leaves levelled over the ranks, in lexicographic order; remembers their density."""
-        nodes = tree.in_order(tree.level(nodes))
+        def cut(part: int) -> Tensor | None:
+            if part in (0, world):
+                return None
+            return guessed_cut(ansatz, root, rule, estimate, part, world) if cuts is None else cuts[part - 1]
+
+        return own_share(ansatz, root, rule, cut(rank), cut(rank + 1))
+
+    def settle(self, found: Leaves, n_orb: int) -> Leaves:
+        """Leaves levelled over the ranks, in lexicographic order; remembers where the work was."""
+        found.sort()
         if distributed.world_size() > 1:
-            self._drawn = Density.measure(nodes)
-        return nodes
+            self._drawn = Density.measure(found, n_orb)
+            found = level(found)
+            found.sort()
+        return found

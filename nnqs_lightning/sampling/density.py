@@ -1,79 +1,85 @@
-"""How many determinants grow from a node: what the last draw says about the next."""
+"""Where the work of a draw lay: what the last draw says about the next."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from nnqs_lightning import distributed
-from nnqs_lightning.sampling.tree import Nodes
+from nnqs_lightning.sampling import prefix
+from nnqs_lightning.sampling.leaves import Leaves
 
 MAX_KEPT = 2**19
-"""Largest number of leaves that is remembered of a draw."""
+"""Largest number of keys that is remembered of a draw, about."""
 
 
 class Density:
-    """An evenly spaced selection of the leaves of a draw, the same on all ranks.
+    """Keys of leaves between which equally many nodes were decoded, the same on all ranks.
 
     Args:
-        tokens: the selection in lexicographic order, uint8 [K, n_orb].
-        spacing: number of leaves that each stands for.
+        keys: in lexicographic order, int64 [K, width].
+        n_orb: tokens of a key.
     """
 
-    def __init__(self, tokens: Tensor, spacing: int) -> None:
-        self.tokens = tokens
-        self.spacing = spacing
-        self._keys = _keys(tokens)
+    def __init__(self, keys: Tensor, n_orb: int) -> None:
+        self.keys = keys
+        self.n_orb = n_orb
 
     @classmethod
-    def measure(cls, leaves: Nodes) -> Density:
-        """Keep every ``spacing``-th of this rank's leaves, which come in lexicographic order; collective."""
-        total = int(distributed.all_reduce_sum(torch.tensor(len(leaves), device=leaves.tokens.device)))
-        spacing = max(-(-total // MAX_KEPT), 1)
-        kept, _ = distributed.all_gather_rows(leaves[spacing // 2 :: spacing].tokens)
-        kept = kept.cpu()
-        order = torch.from_numpy(np.argsort(_keys(kept), kind="stable"))
-        return cls(kept[order], spacing)
+    def measure(cls, leaves: Leaves, n_orb: int) -> Density:
+        """Mark the work of this rank's leaves, which come in lexicographic order; collective."""
+        done = nodes_opened(leaves.keys, n_orb).cumsum(0)
+        total = int(distributed.all_reduce_sum(done[-1:].sum()))
+        marks = done // max(-(-total // MAX_KEPT), 1)
+        kept = leaves.keys.repeat_interleave(marks.diff(prepend=marks.new_zeros(1)), dim=0)
+        everywhere = distributed.all_gather_rows(kept)[0].cpu()
+        return cls(everywhere[prefix.in_order(everywhere)], n_orb)
 
-    def count(self, nodes: Nodes) -> Tensor:
-        """Number of leaves that the draw had below each node, float64 [M] on the CPU; 0 below the resolution."""
-        prefixes = nodes.tokens.cpu()
-        first = np.searchsorted(self._keys, _keys(prefixes))
-        last = np.searchsorted(self._keys, _keys(torch.cat([prefixes, prefixes.new_full((len(prefixes), 1), 4)], 1)))
-        return torch.from_numpy(last - first).double() * self.spacing
+    def cuts(self, n_parts: int) -> Tensor:
+        """First keys of all parts but the first, int64 [n_parts − 1, width], as short as parts of like work allow."""
+        if not len(self.keys):
+            return self.keys.new_zeros((n_parts - 1, self.keys.shape[1]))
+        first = torch.arange(1, n_parts) * len(self.keys) // n_parts
+        here, previous = self.keys[first], self.keys[(first - 1).clamp(min=0)]
+        tokens = prefix.unpack(here, self.n_orb)
+        # Behind the first token that tells the parts apart: a cut at zeros is one between nodes, not inside of one.
+        tokens[torch.arange(self.n_orb) > shared_tokens(previous, here, self.n_orb)[:, None]] = 0
+        return prefix.pack(tokens)
 
 
-def expected_leaves(density: Density | None, nodes: Nodes, walkers: Tensor) -> Tensor:
-    """Leaves expected below each node, float64 [M] on the CPU: as many as before, or a guess for what is new.
+def nodes_opened(keys: Tensor, n_orb: int) -> Tensor:
+    """Nodes that a walk through sorted leaves decodes for the first time on its way to each, int64 [N].
 
-    Args:
-        density: the last draw; None before the first.
-        nodes: prefixes.
-        walkers: float64 [M], number of walkers on each.
+    Those of the first leaf are not counted: a rank shares them with its neighbour. Tokens at the end that equal the
+    last one have no alternative and are not decoded.
     """
-    guess = walkers.cpu().clamp(min=1).sqrt()
-    if density is None:
-        return guess
-    seen = density.count(nodes)
-    return torch.where(seen > 0, seen, guess)
+    shared = torch.cat([keys.new_full((len(keys[:1]),), n_orb), shared_tokens(keys[:-1], keys[1:], n_orb)])
+    forced = torch.zeros_like(shared)
+    same = torch.ones_like(shared, dtype=torch.bool)
+    last = prefix.token(keys, n_orb - 1)
+    for depth in reversed(range(n_orb)):
+        same &= prefix.token(keys, depth) == last
+        forced += same
+    return (n_orb - forced - 1 - shared).clamp(min=0)
+
+
+def shared_tokens(first: Tensor, second: Tensor, n_orb: int) -> Tensor:
+    """Length of the common prefix of pairs of keys, each int64 [N, width]: int64 [N]."""
+    length = first.new_zeros(len(first))
+    same = torch.ones_like(length, dtype=torch.bool)
+    for depth in range(n_orb):
+        same &= prefix.token(first, depth) == prefix.token(second, depth)
+        length += same
+    return length
 
 
 def density_state(density: Density | None) -> dict[str, Any]:
     """What a checkpoint keeps of a density."""
-    return {} if density is None else {"density_tokens": density.tokens, "density_spacing": density.spacing}
+    return {} if density is None else {"density_keys": density.keys, "density_n_orb": density.n_orb}
 
 
 def density_from(state: dict[str, Any]) -> Density | None:
     """Inverse of :func:`density_state`."""
-    return Density(state["density_tokens"], state["density_spacing"]) if "density_tokens" in state else None
-
-
-def _keys(tokens: Tensor) -> NDArray[np.bytes_]:
-    """Byte strings in the same lexicographic order; a prefix comes before all that it begins."""
-    n, length = tokens.shape
-    # NumPy ends a string at its last byte that is not zero: no token may be one.
-    return (tokens + 1).contiguous().numpy().view(f"S{length}").reshape(n) if length else np.full(n, b"", "S1")
+    return Density(state["density_keys"], state["density_n_orb"]) if "density_keys" in state else None

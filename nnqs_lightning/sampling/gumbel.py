@@ -13,6 +13,7 @@ from nnqs_lightning.errors import UserError
 from nnqs_lightning.fock import SampleBatch
 from nnqs_lightning.sampling import random, tree
 from nnqs_lightning.sampling.autoregressive import AutoregressiveSampler
+from nnqs_lightning.sampling.leaves import Leaves, concatenate, states
 from nnqs_lightning.sampling.shares import Share
 from nnqs_lightning.sampling.stats import sample_stats
 
@@ -31,7 +32,8 @@ class GumbelTopKSampler(AutoregressiveSampler):
     With κ the (k + 1)-th largest perturbed log probability, leaf D is kept with probability
     q = 1 − exp(−exp(log |ψ|² − κ)) given κ, so Σ_kept (|ψ|² / q) f estimates ⟨f⟩ = Σ_D |ψ(D)|² f(D), the expectation
     over the whole sector, without bias (Kool et al. 2019, section 4.2). The weights are these ratios divided by their
-    sum: consistent, with a bias of order 1/k and less variance. They are not |ψ|² renormalised over the kept set.
+    sum: consistent, with a bias of order 1/k and less variance. They are not |ψ|² renormalised over the kept set. The
+    sum is logged as ``sampling/mass``, one on average: times it, weighted means are the unbiased estimates.
 
     Args:
         n_unique: k, number of determinants to draw; all that have a non-zero probability where those are fewer.
@@ -60,17 +62,18 @@ class GumbelTopKSampler(AutoregressiveSampler):
         key = random.draw_key(seed, step, stream)
         hashes = torch.tensor([key], dtype=torch.int64, device=tree.device_of(ansatz))
         with torch.inference_mode():
-            root = tree.Branch.root(_gumbel(random.uniform(hashes, random.TOKENS)), key)
+            root = tree.Branch.root(_gumbel(random.uniform(hashes, random.TOKENS)), key, ansatz.sector)
             share = self.own_share(ansatz, root, perturb, self.n_unique)
-            nodes, self._threshold = self._top(ansatz, share, rows)
-        nodes = self.settle(nodes)
+            found, self._threshold = self._top(ansatz, share, rows)
+        found = self.settle(found, ansatz.n_steps)
         # P(kept | threshold), which tends to 1 for likely leaves and to |ψ|² e^−κ for rare ones.
-        inclusion = -torch.expm1(-torch.exp(nodes.log_p - self._threshold))
-        ratios = nodes.log_p.exp() / inclusion
-        batch = tree.to_batch(ansatz, nodes, ratios / distributed.all_reduce_sum(ratios.sum()), rows)
-        batch.step = step
-        batch.stats = sample_stats(batch.weights)
-        return batch
+        inclusion = -torch.expm1(-torch.exp(found.log_p - self._threshold))
+        ratios = found.log_p.exp() / inclusion
+        mass = distributed.all_reduce_sum(ratios.sum())
+        determinants, log_psi = states(ansatz, found, rows)
+        weights = ratios / mass
+        stats = sample_stats(weights) | {"sampling/mass": float(mass)}
+        return SampleBatch(determinants, log_psi, weights, step=step, stats=stats)
 
     def observe(self, batch: SampleBatch) -> None:
         """Start the next walk near the threshold of this draw: its result is the same, but sooner there."""
@@ -86,15 +89,15 @@ class GumbelTopKSampler(AutoregressiveSampler):
         super().load_state_dict(state)
         self._floor = state.get("floor", -torch.inf)
 
-    def _top(self, ansatz: AutoregressiveAnsatz, share: Share, rows: int) -> tuple[tree.Nodes, float]:
+    def _top(self, ansatz: AutoregressiveAnsatz, share: Share, rows: int) -> tuple[Leaves, float]:
         """This rank's leaves among the k largest of all ranks, and the (k + 1)-th largest value."""
         for floor in (self._floor, -torch.inf):
-            nodes = largest_leaves(ansatz, share, self.n_unique + 1, rows, floor)
-            values, _ = distributed.all_gather_rows(nodes.values)
+            found = largest_leaves(ansatz, share, self.n_unique + 1, rows, floor)
+            values, _ = distributed.all_gather_rows(found.values)
             if len(values) > self.n_unique:
                 threshold = float(values.topk(self.n_unique + 1).values[-1])
-                return nodes[nodes.values > threshold], threshold
-        return nodes, -torch.inf
+                return found[found.values > threshold], threshold
+        return found, -torch.inf
 
 
 def perturb(nodes: tree.Nodes, log_conditionals: Tensor) -> tuple[Tensor, Tensor]:
@@ -108,13 +111,13 @@ def perturb(nodes: tree.Nodes, log_conditionals: Tensor) -> tuple[Tensor, Tensor
     return values, values > -torch.inf
 
 
-def largest_leaves(ansatz: AutoregressiveAnsatz, share: Share, k: int, rows: int, floor: float) -> tree.Nodes:
+def largest_leaves(ansatz: AutoregressiveAnsatz, share: Share, k: int, rows: int, floor: float) -> Leaves:
     """The ``k`` leaves of a share with the largest values among those of at least ``floor``.
 
     Depth first, most promising nodes first. A node's value is that of its best leaf, so the k-th largest value of all
     nodes and leaves known so far is a bound below which nothing needs to be looked at.
     """
-    found = tree.concatenate(share.leaves) if share.leaves else None
+    found = concatenate(share.leaves) if share.leaves else None
     stack, checked = tree.deepest_first(share.branches), 0
     while stack:
         known = sum(len(branch.nodes) for branch in stack) + (len(found) if found else 0)
@@ -125,7 +128,7 @@ def largest_leaves(ansatz: AutoregressiveAnsatz, share: Share, k: int, rows: int
             found = found and found[found.values >= floor]
             checked = k
         branch, complete = tree.harvest(tree.pop(stack, ansatz, rows), ansatz.sector)
-        found = complete if found is None else tree.concatenate([found, complete])
+        found = complete if found is None else concatenate([found, complete])
         branch = branch[branch.nodes.values >= floor]
         if len(branch.nodes) > rows:
             stack.extend(_by_promise(branch, rows))

@@ -1,32 +1,29 @@
-"""Who walks where: the shared top of the tree is grown identically by all ranks, then dealt out in stages.
+"""Who walks where: each rank owns an interval of the lexicographic order of determinants.
 
-At each stage a group of ranks opens the nodes from which more than a fraction of one part of its work is expected to
-grow, and deals all nodes out to its parts, heaviest first, each to the least loaded part. Every rank of the group does
-the same arithmetic on the same numbers, so nothing is communicated. A stage has at most :data:`FAN_OUT` parts: the
-number of nodes that a rank opens for others grows with the logarithm of the number of ranks.
+The cuts between intervals share out the work of the last draw equally. A rank decodes the nodes below which all
+determinants are its own and, on the way to them, those that hold one of its two cuts: at most two a depth, whatever
+the number of ranks, and nothing is communicated. Each node that holds a cut is decoded by itself, so that it rounds
+alike on all ranks that need it and no walker is lost or doubled between them.
 """
 
 from __future__ import annotations
 
-import heapq
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from nnqs_lightning.ansatz.base import AutoregressiveAnsatz
-from nnqs_lightning.sampling.tree import Branch, Nodes, Rule, concatenate, deepest_first, expand, harvest, pop
+from nnqs_lightning.sampling import prefix
+from nnqs_lightning.sampling.leaves import Leaves
+from nnqs_lightning.sampling.tree import Branch, Nodes, Rule, expand, harvest
 
-FAN_OUT = 8
-"""Largest number of parts of a stage."""
-GRAIN = 1 / 16
-"""A node expected to be a larger fraction of a part than this is opened before dealing."""
+FINENESS = 1 / 16
+"""A guessed cut is as near to its place as this fraction of a rank's part."""
 
 Estimate = Callable[[Nodes], Tensor]
-"""Expected number of leaves below nodes: float64 [M] on the CPU."""
+"""Expected work below nodes, in any unit: float64 [M]."""
 
 
 @dataclass
@@ -34,74 +31,48 @@ class Share:
     """A part of the tree: branches to walk and leaves that are known already."""
 
     branches: list[Branch] = field(default_factory=list)
-    leaves: list[Nodes] = field(default_factory=list)
+    leaves: list[Leaves] = field(default_factory=list)
 
 
 def own_share(
-    ansatz: AutoregressiveAnsatz, root: Branch, rule: Rule, estimate: Estimate, rank: int, world: int
+    ansatz: AutoregressiveAnsatz, root: Branch, rule: Rule, lower: Tensor | None, upper: Tensor | None
 ) -> Share:
-    """What ``rank`` of ``world`` walks; the shares of all ranks make up the tree below ``root``."""
-    share = Share([root])
-    first, size = 0, world
-    while size > 1:
-        bounds = parts_of(size)
-        part = next(i for i in range(len(bounds) - 1) if rank - first < bounds[i + 1])
-        share = deal(ansatz, share, rule, estimate, bounds)[part]
-        first, size = first + bounds[part], bounds[part + 1] - bounds[part]
+    """The determinants from the key ``lower`` [width] on and before ``upper``; None is no bound."""
+    share, queue = Share(), [root]
+    while queue:
+        branch, leaves = harvest(queue.pop(), ansatz.sector)
+        share.leaves.append(leaves[_behind(leaves.keys, lower) & _before(leaves.keys, upper)])
+        first = branch.nodes.keys
+        last = first | 3 * prefix.filled(ansatz.sector.n_orb, branch.nodes.depth, first.device)
+        inside = _behind(first, lower) & _before(last, upper)
+        holds_cut = _behind(last, lower) & _before(first, upper) & ~inside
+        if bool(inside.any()):
+            share.branches.append(branch[inside])
+        queue += [expand(ansatz, branch[row : row + 1], rule) for row in torch.nonzero(holds_cut)[:, 0].tolist()]
     return share
 
 
-def parts_of(size: int) -> list[int]:
-    """Bounds of the parts into which a stage splits ``size`` ranks."""
-    n_parts = min(size, FAN_OUT)
-    return [size * i // n_parts for i in range(n_parts + 1)]
+def guessed_cut(
+    ansatz: AutoregressiveAnsatz, root: Branch, rule: Rule, estimate: Estimate, part: int, n_parts: int
+) -> Tensor:
+    """First key [width] of the ``part``-th of parts of like work where nothing is known of the tree.
+
+    The children of a node share its work as ``estimate`` has it; only the nodes that hold the cut are decoded.
+    """
+    branch, size, wanted = root, 1.0, part / n_parts
+    while size > FINENESS / n_parts and len(harvest(branch, ansatz.sector)[0].nodes):
+        children = expand(ansatz, branch, rule)
+        work = estimate(children.nodes).cpu()
+        ends = size * work.cumsum(0) / work.sum()
+        child = min(int(torch.searchsorted(ends, wanted, right=True)), len(ends) - 1)
+        begin = float(ends[child - 1]) if child else 0.0
+        branch, size, wanted = children[child : child + 1], float(ends[child]) - begin, wanted - begin
+    return branch.nodes.keys[0]
 
 
-def deal(ansatz: AutoregressiveAnsatz, share: Share, rule: Rule, estimate: Estimate, bounds: list[int]) -> list[Share]:
-    """Split a share into parts, each as large as the ranks between its ``bounds`` are many."""
-    capacities = [stop - start for start, stop in pairwise(bounds)]
-    share, expected = _opened(ansatz, share, rule, estimate, GRAIN / len(capacities))
-    owners = _least_loaded(expected + [torch.ones(len(nodes)) for nodes in share.leaves], capacities)
-    parts = [Share() for _ in capacities]
-    for i, part in enumerate(parts):
-        branch_owners, leaf_owners = owners[: len(expected)], owners[len(expected) :]
-        for branch, owner in zip(share.branches, branch_owners, strict=True):
-            if bool((owner == i).any()):
-                part.branches.append(branch[owner.to(branch.parents.device) == i])
-        for nodes, owner in zip(share.leaves, leaf_owners, strict=True):
-            part.leaves.append(nodes[owner.to(nodes.hashes.device) == i])
-    return parts
+def _behind(keys: Tensor, bound: Tensor | None) -> Tensor:
+    return torch.ones_like(keys[:, 0], dtype=torch.bool) if bound is None else ~prefix.before(keys, bound)
 
 
-def _opened(
-    ansatz: AutoregressiveAnsatz, share: Share, rule: Rule, estimate: Estimate, fraction: float
-) -> tuple[Share, list[Tensor]]:
-    """The same share with nodes above ``fraction`` of it opened, and what is expected below each branch."""
-    closed, expected = Share(leaves=list(share.leaves)), []
-    total = sum(float(estimate(branch.nodes).sum()) for branch in share.branches)
-    queue = deepest_first(share.branches)
-    while queue:
-        branch, complete = harvest(pop(queue, ansatz, sys.maxsize), ansatz.sector)
-        closed.leaves.append(complete)
-        loads = estimate(branch.nodes)
-        heavy = loads > max(fraction * total, 1.0)
-        if bool(heavy.any()):
-            heavy = heavy.to(branch.parents.device)
-            queue.append(expand(ansatz, branch[heavy], rule))
-            branch, loads = branch[~heavy], loads[~heavy.cpu()]
-        closed.branches.append(branch)
-        expected.append(loads)
-    closed.leaves = [concatenate(closed.leaves)]
-    return closed, expected
-
-
-def _least_loaded(loads: list[Tensor], capacities: list[int]) -> list[Tensor]:
-    """Deal items out, heaviest first, each to the part least loaded for its capacity; owners shaped like ``loads``."""
-    flat = torch.cat(loads).double()
-    owners = torch.empty(len(flat), dtype=torch.int64)
-    heap = [(0.0, part) for part in range(len(capacities))]
-    for item in torch.sort(flat, descending=True, stable=True).indices.tolist():
-        load, part = heapq.heappop(heap)
-        owners[item] = part
-        heapq.heappush(heap, (load + float(flat[item]) / capacities[part], part))
-    return list(owners.split([len(part) for part in loads]))
+def _before(keys: Tensor, bound: Tensor | None) -> Tensor:
+    return torch.ones_like(keys[:, 0], dtype=torch.bool) if bound is None else prefix.before(keys, bound)

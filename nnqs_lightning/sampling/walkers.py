@@ -16,6 +16,7 @@ from nnqs_lightning.errors import UserError
 from nnqs_lightning.fock import SampleBatch
 from nnqs_lightning.sampling import random, tree
 from nnqs_lightning.sampling.autoregressive import AutoregressiveSampler
+from nnqs_lightning.sampling.leaves import collect, states
 from nnqs_lightning.sampling.stats import sample_stats
 
 COLLAPSED = 8
@@ -97,18 +98,18 @@ class WalkerSampler(AutoregressiveSampler):
         rows = self.rows(ansatz)
         value = torch.tensor([self.n_walkers], dtype=torch.int64, device=tree.device_of(ansatz))
         with torch.inference_mode():
-            root = tree.Branch.root(value, random.draw_key(seed, step, stream))
+            root = tree.Branch.root(value, random.draw_key(seed, step, stream), ansatz.sector)
             share = self.own_share(ansatz, root, self._rule, self.n_walkers)
-            leaves = tree.leaves(ansatz, share.branches, self._rule, rows)
-            nodes = tree.collect(chain(share.leaves, leaves))
-        nodes = self.settle(nodes)
-        self._check_total(nodes.values)
-        batch = tree.to_batch(ansatz, nodes, nodes.values.double() / self.n_walkers, rows)
-        batch.counts = nodes.values
-        batch.n_walkers = self.n_walkers
-        batch.step = step
-        batch.stats = sample_stats(batch.weights) | {"sampling/walkers": float(self.n_walkers)}
-        return batch
+            found = collect(chain(share.leaves, tree.walk(ansatz, share.branches, self._rule, rows)))
+        # Not in inference mode: autograd may save what leaves this method.
+        found = self.settle(found, ansatz.n_steps)
+        self._check_total(found.values)
+        determinants, log_psi = states(ansatz, found, rows)
+        counts = found.values
+        del found
+        weights = counts.double() / self.n_walkers
+        stats = sample_stats(weights) | {"sampling/walkers": float(self.n_walkers)}
+        return SampleBatch(determinants, log_psi, weights, counts, self.n_walkers, step, stats)
 
     def observe(self, batch: SampleBatch) -> None:
         """Move the number of walkers towards the target, by a power of target / unique."""

@@ -5,53 +5,74 @@ import torch
 from table_ansatz import TableAnsatz
 
 from nnqs_lightning.fock import Sector
-from nnqs_lightning.sampling import SystematicSampler, density, tree
-from nnqs_lightning.sampling.density import Density, expected_leaves
+from nnqs_lightning.sampling import SystematicSampler, density, prefix, tree
+from nnqs_lightning.sampling.density import Density, nodes_opened
+from nnqs_lightning.sampling.leaves import Leaves, collect
+
+N_ORB = 7
+
+
+def draw(ansatz, n_walkers=2000) -> tuple[Leaves, list[tuple]]:
+    """Sorted leaves, and all prefixes that were decoded on the way to them."""
+    sampler, decoded = SystematicSampler(n_walkers), []
+
+    def rule(nodes, log_conditionals):
+        decoded.extend(tuple(tokens) for tokens in prefix.unpack(nodes.keys, nodes.depth).tolist())
+        return sampler._rule(nodes, log_conditionals)
+
+    root = tree.Branch.root(torch.tensor([n_walkers]), 5, ansatz.sector)
+    leaves = collect(tree.walk(ansatz, [root], rule, 100))
+    leaves.sort()
+    return leaves, decoded
 
 
 @pytest.fixture(scope="module")
-def leaves():
-    ansatz = TableAnsatz(Sector(7, 3, 4))
-    tokens = ansatz.to_tokens(SystematicSampler(2000).sample(ansatz, seed=0, step=0).determinants).to(torch.uint8)
-    ones = torch.ones(len(tokens))
-    return tree.in_order(tree.Nodes(tokens, ones, ones, ones.long()))
+def drawn():
+    return draw(TableAnsatz(Sector(N_ORB, 3, 4)))
 
 
-def prefixes(tokens):
-    unique = tokens.unique(dim=0) if tokens.shape[1] else tokens[:1]
-    ones = torch.ones(len(unique))
-    return tree.Nodes(unique, ones, ones, ones.long())
+def below(decoded, whole) -> int:
+    """How many of the prefixes begin one of these sequences."""
+    heads = {tuple(tokens[:depth]) for tokens in whole for depth in range(N_ORB)}
+    return sum(node in heads for node in decoded)
 
 
-@pytest.mark.parametrize("depth", range(8))
-def test_leaves_below_a_prefix_are_counted(leaves, depth):
-    nodes = prefixes(leaves.tokens[:, :depth])
-    expected = [int((leaves.tokens[:, :depth] == prefix).all(1).sum()) for prefix in nodes.tokens]
-    assert Density.measure(leaves).count(nodes).tolist() == expected
-    assert sum(expected) == len(leaves)
+def test_every_node_decoded_is_counted_at_the_first_leaf_below_it(drawn):
+    leaves, decoded = drawn
+    tokens = prefix.unpack(leaves.keys, N_ORB).tolist()
+    assert len(set(decoded)) == len(decoded)
+    opened = nodes_opened(leaves.keys, N_ORB)
+    path_of_the_first = below(decoded, tokens[:1])
+    for n in (1, 2, 17, len(tokens)):
+        assert path_of_the_first + int(opened[:n].sum()) == below(decoded, tokens[:n])
+    assert int(opened[0]) == 0
+    assert path_of_the_first + int(opened.sum()) == len(decoded)
 
 
-def test_a_selection_of_leaves_stands_for_all(leaves, monkeypatch):
-    monkeypatch.setattr(density, "MAX_KEPT", 50)
-    selection = Density.measure(leaves)
-    assert len(selection.tokens) <= 50
-    nodes = prefixes(leaves.tokens[:, :2])
-    counts = selection.count(nodes)
-    assert counts.sum() == pytest.approx(len(leaves), abs=selection.spacing)
-    exact = [int((leaves.tokens[:, :2] == prefix).all(1).sum()) for prefix in nodes.tokens]
-    assert (counts - torch.tensor(exact)).abs().max() <= selection.spacing
+@pytest.mark.parametrize("most", [2**19, 60])
+def test_cuts_part_the_nodes_of_the_draw_equally(drawn, most, monkeypatch):
+    leaves, decoded = drawn
+    monkeypatch.setattr(density, "MAX_KEPT", most)
+    remembered = Density.measure(leaves, N_ORB)
+    assert len(remembered.keys) <= most
+    cuts = remembered.cuts(4)
+    owner = sum((~prefix.before(leaves.keys, cut)).long() for cut in cuts)
+    opened = nodes_opened(leaves.keys, N_ORB)
+    work = [int(opened[owner == part].sum()) for part in range(4)]
+    # A leaf opens up to N_ORB nodes, which no cut parts; a selection is as fine as its spacing.
+    assert max(work) - min(work) <= 2 * N_ORB + 2 * len(decoded) / most
 
 
-def test_new_prefixes_are_guessed_from_their_walkers(leaves):
-    unseen = tree.Nodes(torch.full((1, 7), 3, dtype=torch.uint8), torch.ones(1), torch.ones(1), torch.ones(1).long())
-    walkers = torch.tensor([25.0], dtype=torch.float64)
-    assert expected_leaves(Density.measure(leaves), unseen, walkers).tolist() == [5.0]
-    assert expected_leaves(None, unseen, walkers).tolist() == [5.0]
+def test_parts_are_empty_where_there_are_fewer_leaves_than_parts(drawn):
+    leaves, _ = drawn
+    for few in (leaves[:0], leaves[:3]):
+        cuts = Density.measure(few, N_ORB).cuts(50)
+        assert cuts.shape == (49, 1)
+        assert (cuts.diff(dim=0) >= 0).all()
 
 
-def test_a_density_survives_a_checkpoint(leaves):
-    saved = density.density_state(Density.measure(leaves))
-    restored = density.density_from(saved)
-    nodes = prefixes(leaves.tokens[:, :3])
-    assert torch.equal(restored.count(nodes), Density.measure(leaves).count(nodes))
+def test_a_density_survives_a_checkpoint(drawn):
+    remembered = Density.measure(drawn[0], N_ORB)
+    restored = density.density_from(density.density_state(remembered))
+    assert torch.equal(restored.cuts(5), remembered.cuts(5))
     assert density.density_from(density.density_state(None)) is None

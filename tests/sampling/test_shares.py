@@ -18,10 +18,12 @@ from nnqs_lightning.sampling import (
     SystematicSampler,
     tree,
 )
-from nnqs_lightning.sampling.density import Density
-from nnqs_lightning.sampling.shares import own_share
+from nnqs_lightning.sampling.density import Density, nodes_opened
+from nnqs_lightning.sampling.leaves import Leaves, collect
+from nnqs_lightning.sampling.shares import Share, guessed_cut, own_share
 
 LENGTHS = [7, 0, 2, 6]
+SAMPLER = SystematicSampler(20_000)
 
 
 def draw_twice() -> dict[str, list[SampleBatch]]:
@@ -95,29 +97,97 @@ def test_ranks_together_draw_what_one_process_draws(name, step, alone, ranks):
     assert all(part.stats == pytest.approx(alone[name][step].stats) for part in parts)
 
 
-@pytest.mark.parametrize("rank", [0, 1, 2])
-def test_what_a_rank_is_dealt_is_decoded_together_whatever_its_depths(rank, monkeypatch):
+def network() -> TransformerAnsatz:
     torch.manual_seed(2)
     integrals = MolecularIntegrals(np.diag(np.arange(10.0)), np.zeros((10,) * 4), e_core=0.0, n_alpha=3, n_beta=3)
     ansatz = TransformerAnsatz(integrals, d_model=16, n_heads=2, n_layers=1).double()
     torch.nn.init.normal_(ansatz.decoder.head.weight, std=0.3)
-    sampler = SystematicSampler(20_000)
+    return ansatz
+
+
+def grown(ansatz, share: Share, rows: int = 4096) -> Leaves:
+    leaves = collect([*share.leaves, *tree.walk(ansatz, share.branches, SAMPLER._rule, rows)])
+    leaves.sort()
+    return leaves
+
+
+@pytest.fixture(scope="module")
+def planted():
+    """A network, the root of a draw from it, and all leaves."""
+    ansatz = network()
     with torch.inference_mode():
-        root = tree.Branch.root(torch.tensor([20_000]), key=5)
-        whole = tree.in_order(tree.collect(tree.leaves(ansatz, [root], sampler._rule, 4096)))
-        density = Density.measure(whole)
-        share = own_share(ansatz, root, sampler._rule, density.count, rank, 3)
+        root = tree.Branch.root(torch.tensor([SAMPLER.n_walkers]), 5, ansatz.sector)
+        return ansatz, root, grown(ansatz, Share([root]))
+
+
+def bounds(planted, rank: int, world: int, guessed: bool) -> list[torch.Tensor | None]:
+    """Where the interval of a rank begins and ends."""
+    ansatz, root, leaves = planted
+
+    def cut(part: int) -> torch.Tensor | None:
+        if part in (0, world):
+            return None
+        if guessed:
+            return guessed_cut(ansatz, root, SAMPLER._rule, lambda nodes: nodes.values.double().sqrt(), part, world)
+        return Density.measure(leaves, 10).cuts(world)[part - 1]
+
+    return [cut(rank), cut(rank + 1)]
+
+
+@pytest.mark.parametrize("guessed", [False, True])
+@pytest.mark.parametrize("world", [2, 3, 11, 5000])
+def test_shares_of_all_ranks_make_up_the_tree(world, guessed, planted):
+    ansatz, root, whole = planted
+    with torch.inference_mode():
+        for rank in range(world) if world < 100 else (0, 1, 2400, 2401, world - 1):
+            lower, upper = bounds(planted, rank, world, guessed)
+            part = grown(ansatz, own_share(ansatz, root, SAMPLER._rule, lower, upper))
+            keys = whole.keys[:, 0]
+            begin = 0 if lower is None else int(torch.searchsorted(keys, lower))
+            end = len(keys) if upper is None else int(torch.searchsorted(keys, upper))
+            assert torch.equal(part.keys, whole.keys[begin:end])
+            assert torch.equal(part.values, whole.values[begin:end])
+
+
+@pytest.mark.parametrize("guessed", [False, True])
+def test_ranks_share_few_nodes_and_the_work_of_the_others_evenly(guessed, planted):
+    ansatz, root, whole = planted
+    world, loads = 8, []
+    with torch.inference_mode():
+        for rank in range(world):
+            decoded = []
+
+            def rule(nodes, log_conditionals, decoded=decoded):
+                decoded.append(len(nodes))
+                return SAMPLER._rule(nodes, log_conditionals)
+
+            share = own_share(ansatz, root, rule, *bounds(planted, rank, world, guessed))
+            alone = list(decoded)
+            # One node at a time, whatever the rank, so that it rounds alike on all of them.
+            assert set(alone) == {1}
+            assert len(alone) <= 2 * ansatz.n_steps
+            collect([*share.leaves, *tree.walk(ansatz, share.branches, rule, 4096)])
+            loads.append(sum(decoded) - len(alone))
+    # A guess knows nothing of the tree; it must keep all ranks busy all the same.
+    assert max(loads) < (3 if guessed else 1.1) * sum(loads) / world
+    assert sum(loads) < int(nodes_opened(whole.keys, 10).sum())
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_what_a_rank_owns_is_decoded_together_whatever_its_depths(rank, planted, monkeypatch):
+    ansatz, root, _ = planted
+    with torch.inference_mode():
+        share = own_share(ansatz, root, SAMPLER._rule, *bounds(planted, rank, 3, guessed=False))
         assert len({branch.nodes.depth for branch in share.branches}) >= 3
         calls = []
         advance = ansatz.advance
         monkeypatch.setattr(ansatz, "advance", lambda *args: calls.append(args) or advance(*args))
-        together = tree.collect(tree.leaves(ansatz, share.branches, sampler._rule, 4096))
+        together = grown(ansatz, share)
         assert len(calls) <= ansatz.n_steps
         monkeypatch.setattr(ansatz, "join", lambda states: None)
-        alone = tree.collect(tree.leaves(ansatz, share.branches, sampler._rule, 4096))
+        alone = grown(ansatz, share)
         assert len(calls) > 2 * ansatz.n_steps
-    together, alone = tree.in_order(together), tree.in_order(alone)
-    assert torch.equal(together.tokens, alone.tokens)
+    assert torch.equal(together.keys, alone.keys)
     assert torch.equal(together.values, alone.values)
     torch.testing.assert_close(together.log_p, alone.log_p, rtol=1e-12, atol=0)
 

@@ -1,0 +1,102 @@
+"""What a walk down the decoding tree finds, and the sample that it makes.
+
+A leaf takes 24 bytes up to 31 orbitals, the sample that it becomes 48: collecting and sorting leaves (at most 48 and 56
+bytes each, at different times) needs little room beyond that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from nnqs_lightning import distributed
+from nnqs_lightning.ansatz.base import AutoregressiveAnsatz
+from nnqs_lightning.fock import n_words
+from nnqs_lightning.sampling import prefix
+
+FIRST_BLOCK = 2**14
+"""Leaves for which there is room at first."""
+
+
+@dataclass
+class Leaves:
+    """Determinants as whole sequences of tokens."""
+
+    keys: Tensor
+    """int64 [N, width]: see :mod:`nnqs_lightning.sampling.prefix`."""
+    values: Tensor
+    """[N]: what the sampler carries down the tree: walkers (int64) or perturbed log probabilities (float64)."""
+    log_p: Tensor
+    """float64 [N]"""
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __getitem__(self, rows: slice | Tensor) -> Leaves:
+        return Leaves(*(column[rows] for column in self.columns()))
+
+    def columns(self) -> list[Tensor]:
+        """All tensors."""
+        return [getattr(self, field.name) for field in fields(self)]
+
+    def sort(self) -> None:
+        """Put them into lexicographic order of tokens: an order that no traversal changes."""
+        order = prefix.in_order(self.keys)
+        # One by one: the unsorted columns are given back as early as that.
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name)[order])
+
+
+def concatenate(parts: list[Leaves]) -> Leaves:
+    """All in one."""
+    return Leaves(*(torch.cat(columns) for columns in zip(*(part.columns() for part in parts), strict=True)))
+
+
+def collect(parts: Iterable[Leaves]) -> Leaves:
+    """:func:`concatenate` for many small parts: copied into a few large blocks at once, for small tensors that live on
+    among large ones that come and go would leave the heap full of holes."""
+    block: Leaves | None = None
+    length = 0
+    for part in parts:
+        needed = length + len(part)
+        if block is None:
+            block = _room(part, max(needed, FIRST_BLOCK))
+        elif needed > len(block):
+            # Pages that nothing has been written to take no memory.
+            larger = _room(part, 2 * needed)
+            _fill(larger, 0, block[:length])
+            block = larger
+        _fill(block, length, part)
+        length = needed
+    assert block is not None
+    return block[:length]
+
+
+def level(leaves: Leaves) -> Leaves:
+    """As many leaves on each rank as on the others; collective."""
+    return Leaves(*distributed.level_rows(leaves.columns()))
+
+
+def states(ansatz: AutoregressiveAnsatz, leaves: Leaves, rows: int) -> tuple[Tensor, Tensor]:
+    """Determinants int64 [N, 2, W] and log ψ complex128 [N], evaluated ``rows`` at a time."""
+    device, n_orb = leaves.keys.device, ansatz.sector.n_orb
+    determinants = torch.empty((len(leaves), 2, n_words(n_orb)), dtype=torch.int64, device=device)
+    log_psi = torch.empty(len(leaves), dtype=torch.complex128, device=device)
+    with torch.no_grad():
+        for start in range(0, len(leaves), rows):
+            part = slice(start, start + rows)
+            determinants[part] = ansatz.to_determinants(prefix.unpack(leaves.keys[part], n_orb).long())
+            log_psi[part] = torch.complex(0.5 * leaves.log_p[part], ansatz.phase(determinants[part]))
+    return determinants, log_psi
+
+
+def _room(like: Leaves, rows: int) -> Leaves:
+    return Leaves(*(column.new_empty((rows, *column.shape[1:])) for column in like.columns()))
+
+
+def _fill(block: Leaves, start: int, part: Leaves) -> None:
+    for column, values in zip(block.columns(), part.columns(), strict=True):
+        column[start : start + len(part)] = values
