@@ -99,6 +99,28 @@ CASES |= {
     ),
 }
 
+CASES["combined"] = Case(
+    partial(
+        positional.Combined,
+        schemes=[positional.LearnedAbsolute, positional.Rotary, positional.Alibi, positional.RelativeBias],
+    ),
+    Oracle(
+        embed=lambda scheme, *place: by_hand.learned_row(scheme.schemes[0], *place),
+        rotate=lambda scheme, *vector: by_hand.rotary()(scheme.schemes[1], *vector),
+        bias=lambda scheme, *pair: (
+            by_hand.alibi(scheme.schemes[2], *pair) + by_hand.relative(L - 1)(scheme.schemes[3], *pair)
+        ),
+    ),
+    extends=False,
+)
+CASES["combined_contextual"] = Case(
+    partial(positional.Combined, schemes=[partial(positional.Cope, max_position=2), positional.Sinusoidal]),
+    Oracle(
+        embed=lambda scheme, *place: by_hand.sinusoid(scheme.schemes[1], *place),
+        bias=lambda scheme, *pair: by_hand.cope(scheme.schemes[0], *pair),
+    ),
+)
+
 
 def with_information(context: PositionContext) -> PositionContext:
     """The context with made-up mutual information, whose true values need a correlated calculation."""
@@ -235,7 +257,7 @@ def test_the_place_of_the_start_token_matters_only_to_schemes_that_read_places_t
     own.load_state_dict(shared.state_dict())
     determinants = shared.sector.determinants()
     difference = (shared.log_psi(determinants) - own.log_psi(determinants)).abs().max().item()
-    assert difference > 1e-3 if name == "sinusoidal" else difference < 1e-10
+    assert difference > 1e-3 if name in ("sinusoidal", "combined_contextual") else difference < 1e-10
 
 
 @each_start

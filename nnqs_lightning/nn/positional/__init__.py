@@ -3,6 +3,7 @@
 from nnqs_lightning.nn.positional.absolute import LearnedAbsolute, NoPositional, Sinusoidal, SpinAware
 from nnqs_lightning.nn.positional.base import PositionalFactory, PositionalScheme, PositionContext
 from nnqs_lightning.nn.positional.bias import Alibi, DistanceBias, RelativeBias, T5Bias
+from nnqs_lightning.nn.positional.combined import Combined
 from nnqs_lightning.nn.positional.contextual import Cope
 from nnqs_lightning.nn.positional.decay import Fire, Kerple
 from nnqs_lightning.nn.positional.lattice import Lattice2D
@@ -13,6 +14,7 @@ from nnqs_lightning.nn.positional.rotary import Rotary, RotaryLearned, XPos
 
 __all__ = [
     "Alibi",
+    "Combined",
     "Cope",
     "DistanceBias",
     "FiedlerDistance",

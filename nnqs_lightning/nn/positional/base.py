@@ -57,7 +57,7 @@ class PositionalScheme(nn.Module, ABC):
 
     extension: ClassVar[str]
     """How the scheme carries over to a system with more orbitals, in one clause."""
-    contextual: ClassVar[bool] = False
+    contextual: bool = False
     """Whether :meth:`bias` reads keys; a cached step does without copying them for schemes that do not."""
 
     def __init__(self, context: PositionContext) -> None:
