@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from torch import Tensor, nn
 
 from nnqs_lightning.nn.positional.base import PositionalFactory, PositionalScheme, PositionContext
@@ -21,7 +23,8 @@ class Combined(PositionalScheme):
 
     def __init__(self, context: PositionContext, schemes: list[PositionalFactory]) -> None:
         super().__init__(context)
-        self.schemes = nn.ModuleList(scheme(context) for scheme in schemes)
+        # A ModuleList forgets what kind of modules it holds.
+        self.schemes = cast("list[PositionalScheme]", nn.ModuleList(scheme(context) for scheme in schemes))
         self.contextual = any(scheme.contextual for scheme in self.schemes)
 
     def embed(self, x: Tensor, positions: Tensor, tokens: Tensor) -> Tensor:
