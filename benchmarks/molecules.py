@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from molecules_cells import ROOT, Cell, plan, run
+from molecules_cells import ROOT, Cell, compile_kernels, plan, run
 from molecules_report import screen_table, write_report
 from rich.console import Console
 
@@ -56,6 +56,8 @@ def main() -> None:
     for name, reason in skipped.items():
         console.print(f"{name} is skipped: {reason}")
     if not arguments.report_only:
+        if any(cell.result() is None for cell in cells):
+            compile_kernels()
         for number, cell in enumerate(cells, 1):
             if cell.result() is None:
                 console.print(f"{number}/{len(cells)} {cell.name} seed {cell.seed}: {cell.folder}")

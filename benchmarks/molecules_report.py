@@ -27,10 +27,10 @@ with the worst one in brackets.
 - *subspace*: the lowest eigenvalue of H in the sampled set; variational.
 - *correlation*: share of E(HF) − E(exact) that the network's energy recovers.
 - *CPU s*: one thread, from the set-up of the run to the end of training, supervised start included; imports, integrals,
-  reference energies and `validate` not. *to 1.6 mHa*: until a step's energy (the Rayleigh quotient within its sample,
-  never too low) is that close.
-- *determinants*: size of the sampled set that `validate` drew. *steps* in italics were cut by the limit of {limit:g}
-  minutes.
+  reference energies, compilation of kernels and `validate` not. *to 1.6 mHa*: until a step's energy (the Rayleigh
+  quotient within its sample, never too low) is that close.
+- *determinants*: size of the sampled set that `validate` drew. *steps* in italics were cut by the limit of
+  {limit:g} minutes.
 """
 
 

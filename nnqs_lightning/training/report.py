@@ -163,7 +163,7 @@ def print_energies(
     best = references.best()
     table = Table(title=f"Energy of {name}", caption=caption)
     for heading in ("method", "energy / Ha", "± / mHa", "error / mHa"):
-        table.add_column(heading, justify="left" if heading == "method" else "right")
+        table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
     if remarks:
         table.add_column("variational")
 
