@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from dataclasses import asdict, replace
+from functools import reduce
+from operator import xor
 
 from nnqs_lightning.chem.cache import cache_key, cached
 from nnqs_lightning.chem.integrals import MolecularIntegrals
@@ -31,7 +33,11 @@ class CachedSystem(System):
         """The integrals, from the disk cache or anew."""
 
     def integrals(self) -> MolecularIntegrals:
-        """The integrals; computed once, then cached on disk and in memory."""
+        """The integrals; computed once, then cached on disk and in memory.
+
+        Their target irrep is ``wfn_sym``; left out, that of the file, and where it says 1 or nothing, that of the
+        determinant of the lowest orbitals.
+        """
         if self._integrals is None:
             integrals = self._make_integrals()
             if self.wfn_sym is not None:
@@ -39,6 +45,9 @@ class CachedSystem(System):
                 if self.wfn_sym not in possible:
                     raise UserError(f"model.system.wfn_sym is {self.wfn_sym}: the determinants here have {possible}")
                 integrals = replace(integrals, wfn_sym=self.wfn_sym)
+            elif integrals.orbsym is not None and integrals.wfn_sym == 1:
+                # Files say 1 where their writer did not know.
+                integrals = replace(integrals, wfn_sym=_aufbau_irrep(integrals))
             self._integrals = integrals
         return self._integrals
 
@@ -62,6 +71,13 @@ class CachedSystem(System):
                 f"reference energies of {self.name}",
             )
         return self._references
+
+
+def _aufbau_irrep(integrals: MolecularIntegrals) -> int:
+    """Irrep of the determinant of the lowest orbitals: of its singly occupied ones."""
+    assert integrals.orbsym is not None
+    open_shells = integrals.orbsym[integrals.n_beta : integrals.n_alpha]
+    return reduce(xor, (label - 1 for label in open_shells), 0) + 1
 
 
 def _irreps_of_determinants(integrals: MolecularIntegrals) -> list[int]:

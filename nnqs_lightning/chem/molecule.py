@@ -30,8 +30,8 @@ class Molecule(CachedSystem):
         spin: 2S, the number of unpaired electrons.
         symmetry: whether orbitals are labelled by the irreps of the point group, or the name of the group to use.
             A group with degenerate irreps is replaced by its largest Abelian subgroup.
-        wfn_sym: irrep of the state, 1 … 8 in Molpro's numbering, for which the FCI energy is computed; needs symmetry.
-            Left out, the lowest state of all.
+        wfn_sym: irrep of the target state, 1 … 8 in Molpro's numbering; needs symmetry. Left out, the target has the
+            irrep of the determinant of the lowest orbitals, and the FCI energy is that of the lowest state of all.
         frozen_core: number of lowest orbitals to keep doubly occupied, or `auto` for the noble-gas core of each atom.
         active_space: active electrons and orbitals, instead of a frozen core.
         stability: whether to leave Hartree-Fock saddle points for a lower, stable solution.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ class PredictionWriter(Callback):
 
     Arrays, most probable determinant first: ``determinants`` int64 [N, 2, W] (α words, then β words; bit p of a string
     is orbital p), ``log_psi`` complex128 [N], ``weights`` float64 [N], ``counts`` int64 [N] (walkers; empty if the
-    sampler has none), ``n_orb``, ``n_alpha``, ``n_beta``.
+    sampler has none), ``n_orb``, ``n_alpha``, ``n_beta``, ``spin_parity``. Where ``spin_parity`` s is 1 or −1, a
+    determinant with different strings stands for (|D⟩ + s |D with its strings exchanged⟩) / √2.
     """
 
     def on_predict_batch_end(
@@ -44,6 +46,6 @@ class PredictionWriter(Callback):
         path = Path(trainer.default_root_dir) / "determinants.npz"
         temporary = path.with_name(f".{path.stem}.{os.getpid()}.npz")
         path.parent.mkdir(parents=True, exist_ok=True)
-        np.savez_compressed(temporary, **ordered, n_orb=sector.n_orb, n_alpha=sector.n_alpha, n_beta=sector.n_beta)
+        np.savez_compressed(temporary, **ordered, **asdict(sector))
         temporary.replace(path)
         print(f"{len(order)} determinants written to {path}")

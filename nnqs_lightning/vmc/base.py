@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from nnqs_lightning.ansatz.base import Ansatz
+from nnqs_lightning.errors import UserError
 from nnqs_lightning.fock import SampleBatch
 from nnqs_lightning.hamiltonian import MolecularHamiltonian
 
@@ -34,3 +35,16 @@ class LocalEnergy(ABC):
     @abstractmethod
     def evaluate(self, hamiltonian: MolecularHamiltonian, ansatz: Ansatz, sample: SampleBatch) -> LocalEnergies:
         """Local energies of this rank's determinants, without gradient; collective: every rank calls it."""
+
+
+def check_basis(hamiltonian: MolecularHamiltonian, ansatz: Ansatz) -> None:
+    """Make sure that ψ and H speak of the same basis states.
+
+    Raises:
+        UserError: their sectors differ, say in the spin parity.
+    """
+    if hamiltonian.sector != ansatz.sector:
+        raise UserError(
+            f"ψ lives on {ansatz.sector} and H on {hamiltonian.sector}: build it by "
+            "nnqs_lightning.hamiltonian.hamiltonian_on(integrals, ansatz.sector)"
+        )

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from nnqs_lightning.errors import UserError
+from nnqs_lightning.fock import pack, unpack
+from nnqs_lightning.fock.spin_flip import expand, fold
 from nnqs_lightning.hamiltonian import MolecularHamiltonian
 
 FLOW = 1e-6
@@ -43,10 +45,10 @@ class TargetState(ABC):
 
 
 class CISD(TargetState):
-    """Lowest state in the space of the aufbau determinant, its singles and its doubles.
+    """Lowest state in the space of the reference determinant, its singles and its doubles.
 
     With Hartree–Fock orbitals this is configuration interaction with singles and doubles. It takes the Hamiltonian
-    alone, so it serves FCIDUMP files and lattices too.
+    alone, so it serves FCIDUMP files and lattices too. See :func:`reference_determinant` for where it begins.
 
     Args:
         max_determinants: UserError beyond so many determinants.
@@ -64,7 +66,7 @@ class CISD(TargetState):
                 f"CISD has {hamiltonian.n_connected} determinants, more than max_determinants "
                 f"{self.max_determinants}: raise it or give pretraining another target"
             )
-        state = lowest_state(hamiltonian, _excitations(hamiltonian, hamiltonian.sector.aufbau()))
+        state = lowest_state(hamiltonian, _excitations(hamiltonian, reference_determinant(hamiltonian)))
         return with_first_order(hamiltonian, state, FLOW) if self.first_order else state
 
 
@@ -95,7 +97,7 @@ class SelectedCI(TargetState):
 
     def vector(self, hamiltonian: MolecularHamiltonian) -> StateVector:
         """See :class:`TargetState`."""
-        state = lowest_state(hamiltonian, hamiltonian.sector.aufbau())
+        state = lowest_state(hamiltonian, reference_determinant(hamiltonian))
         while len(state.determinants) < self.max_determinants:
             outside, amplitudes = first_order_amplitudes(hamiltonian, state, self.threshold)
             size = len(state.determinants)
@@ -109,14 +111,14 @@ class SelectedCI(TargetState):
 
 
 class FirstOrder(TargetState):
-    """The aufbau determinant with its first-order Epstein–Nesbet amplitudes H_D0 / (E_0 − H_DD).
+    """The reference determinant with its first-order Epstein–Nesbet amplitudes H_D0 / (E_0 − H_DD).
 
     Without diagonalisation; an MP2-like start for spaces where CISD is too large.
     """
 
     def vector(self, hamiltonian: MolecularHamiltonian) -> StateVector:
         """See :class:`TargetState`."""
-        reference = hamiltonian.sector.aufbau()
+        reference = reference_determinant(hamiltonian)
         determinants = _excitations(hamiltonian, reference)
         coupling = hamiltonian.matrix_elements(reference.expand_as(determinants).contiguous(), determinants)
         diagonal = hamiltonian.diagonal(determinants)
@@ -141,6 +143,7 @@ class SavedState(TargetState):
         try:
             with np.load(self.path) as file:
                 numbers = tuple(int(file[name]) for name in ("n_orb", "n_alpha", "n_beta"))
+                parity = int(file["spin_parity"]) if "spin_parity" in file else 0
                 determinants, log_psi = torch.from_numpy(file["determinants"]), torch.from_numpy(file["log_psi"])
         except (OSError, KeyError, ValueError) as error:
             raise UserError(
@@ -152,7 +155,83 @@ class SavedState(TargetState):
                 f"{self.path} holds (n_orb, n_alpha, n_beta) = {numbers}, the system has "
                 f"{(sector.n_orb, sector.n_alpha, sector.n_beta)}: change pretraining.target.path or model.system"
             )
-        return _state(hamiltonian, determinants, torch.exp(log_psi - log_psi.real.max()))
+        amplitudes = torch.exp(log_psi - log_psi.real.max())
+        if parity == sector.spin_parity:
+            return _state(hamiltonian, determinants, amplitudes)
+        if parity:
+            whole = expand(determinants, parity)
+            determinants, amplitudes = whole.determinants, whole.share * amplitudes[whole.member]
+        return _state_of_determinants(hamiltonian, determinants, amplitudes)
+
+
+class CoupledCluster(TargetState):
+    """exp(T) on the aufbau determinant up to a power of T, with the amplitudes T of CCSD or MP2 (through PySCF).
+
+    Unlike CISD it holds the disconnected quadruples ½ T2² that a size-extensive state needs. The aufbau determinant
+    must be a fair reference: of the target's irrep and even under spin flip.
+
+    Args:
+        method: where T comes from.
+        order: last power of T; 2 reaches quadruples.
+        threshold: products of amplitudes below it are left out.
+        max_determinants: only so many of largest weight are kept.
+    """
+
+    def __init__(
+        self,
+        method: Literal["mp2", "ccsd"] = "ccsd",
+        order: int = 2,
+        threshold: float = 1e-6,
+        max_determinants: int = 20_000,
+    ) -> None:
+        if order < 1 or threshold < 0 or max_determinants < 1:
+            raise UserError(
+                f"order is {order}, threshold {threshold} and max_determinants {max_determinants}, expected at least "
+                "1, 0 and 1: change pretraining.target"
+            )
+        self.method = method
+        self.order = order
+        self.threshold = threshold
+        self.max_determinants = max_determinants
+
+    def vector(self, hamiltonian: MolecularHamiltonian) -> StateVector:
+        """See :class:`TargetState`; UserError where PySCF's solver fails."""
+        from nnqs_lightning.chem.cluster import cluster_vector
+
+        state = cluster_vector(hamiltonian.integrals, self.method, self.order, self.threshold)
+        state = state.truncated(self.max_determinants)
+        determinants = pack(torch.from_numpy(state.occupations.astype(np.int64)))
+        return _state_of_determinants(hamiltonian, determinants, torch.from_numpy(state.coefficients))
+
+
+def reference_determinant(hamiltonian: MolecularHamiltonian) -> Tensor:
+    """Where target states begin, int64 [1, 2, W]: the aufbau determinant, if it has the irrep of the target.
+
+    Otherwise, of its singles and doubles with that irrep, the one with the lowest ⟨D|H|D⟩.
+
+    Raises:
+        UserError: none of them has it.
+    """
+    aufbau = hamiltonian.sector.aufbau()
+    orbsym, target = hamiltonian.integrals.orbsym, hamiltonian.integrals.wfn_sym
+    if orbsym is None or irreps(aufbau, orbsym) == target:
+        return aufbau
+    excited = hamiltonian.connected_states(aufbau, threshold=-1.0).determinants
+    excited = excited[irreps(excited, orbsym) == target]
+    if not len(excited):
+        raise UserError(
+            f"no determinant within two excitations of the aufbau determinant has irrep {target}: change "
+            "model.system.wfn_sym or set pretraining to null"
+        )
+    return excited[hamiltonian.diagonal(excited).argmin()][None]
+
+
+def irreps(determinants: Tensor, orbsym: tuple[int, ...]) -> Tensor:
+    """Irrep of each determinant, 1 … 8 in Molpro's numbering, int64 [N]."""
+    irreps = torch.zeros(len(determinants), dtype=torch.int64)
+    for orbital, label in zip(unpack(determinants, len(orbsym)).sum(-1).unbind(1), orbsym, strict=True):
+        irreps ^= (orbital & 1) * (label - 1)
+    return irreps + 1
 
 
 def lowest_state(hamiltonian: MolecularHamiltonian, determinants: Tensor) -> StateVector:
@@ -208,11 +287,27 @@ def first_order_amplitudes(
 
 
 def _excitations(hamiltonian: MolecularHamiltonian, reference: Tensor) -> Tensor:
-    """The reference and its singles and doubles, those included that H does not reach from it."""
+    """The reference and its singles and doubles of the same irrep, those included that H does not reach from it."""
     from nnqs_lightning.fock.lookup import DeterminantTable
 
     # No coupling is below a negative threshold; a basis of combinations may name one of them twice.
-    return DeterminantTable(hamiltonian.connected_states(reference, threshold=-1.0).determinants).rows
+    excited = DeterminantTable(hamiltonian.connected_states(reference, threshold=-1.0).determinants).rows
+    orbsym = hamiltonian.integrals.orbsym
+    return excited if orbsym is None else excited[irreps(excited, orbsym) == irreps(reference, orbsym)]
+
+
+def _state_of_determinants(hamiltonian: MolecularHamiltonian, determinants: Tensor, amplitudes: Tensor) -> StateVector:
+    """A state given on determinants, in the basis of the Hamiltonian."""
+    parity = hamiltonian.sector.spin_parity
+    if parity:
+        norm = amplitudes.norm()
+        determinants, amplitudes = fold(determinants, amplitudes, parity)
+        if amplitudes.norm() < 0.5 * norm:
+            raise UserError(
+                "the target of pretraining has the other spin parity: change pretraining.target or "
+                "model.ansatz.spin_flip"
+            )
+    return _state(hamiltonian, determinants, amplitudes)
 
 
 def _state(hamiltonian: MolecularHamiltonian, determinants: Tensor, amplitudes: Tensor) -> StateVector:

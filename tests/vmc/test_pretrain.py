@@ -4,8 +4,18 @@ import torch
 
 from nnqs_lightning.chem import Molecule
 from nnqs_lightning.errors import UserError
-from nnqs_lightning.hamiltonian import MolecularHamiltonian
-from nnqs_lightning.vmc.pretrain import CISD, FirstOrder, SavedState, SelectedCI, lowest_state
+from nnqs_lightning.fock import Sector
+from nnqs_lightning.hamiltonian import MolecularHamiltonian, hamiltonian_on
+from nnqs_lightning.vmc.pretrain import (
+    CISD,
+    CoupledCluster,
+    FirstOrder,
+    SavedState,
+    SelectedCI,
+    irreps,
+    lowest_state,
+    reference_determinant,
+)
 
 WATER = [("O", 0.0, 0.0, 0.0), ("H", 0.2774, 0.8929, 0.2544), ("H", 0.6068, -0.2383, -0.7169)]
 
@@ -36,7 +46,7 @@ def test_cisd_is_pyscfs(water):
     assert len(state.determinants) == water.n_connected
 
 
-@pytest.mark.parametrize("target", [CISD(), CISD(first_order=True), SelectedCI(40), FirstOrder()])
+@pytest.mark.parametrize("target", [CISD(), CISD(first_order=True), SelectedCI(40), FirstOrder(), CoupledCluster()])
 def test_states_are_normalised_and_know_their_energy(water, exact, target):
     state = target.vector(water)
     assert state.coefficients.abs().square().sum().item() == pytest.approx(1)
@@ -121,3 +131,39 @@ def test_a_state_of_another_system_or_no_file_is_refused(water, tmp_path):
 def test_a_cisd_that_would_not_fit_is_refused(water):
     with pytest.raises(UserError, match="max_determinants"):
         CISD(max_determinants=10).vector(water)
+
+
+@pytest.mark.parametrize("target", [CISD(), SelectedCI(40), FirstOrder(), CoupledCluster(max_determinants=10_000)])
+def test_even_combinations_hold_the_singlet_with_fewer_amplitudes(water, target):
+    even = hamiltonian_on(water.integrals, Sector(7, 5, 5, 1))
+    plain, folded = target.vector(water), target.vector(even)
+    assert rayleigh_quotient(even, folded) == pytest.approx(folded.energy, abs=1e-9)
+    if not isinstance(target, SelectedCI):
+        # H_DD of a combination holds the coupling of its two members: a better denominator for first-order amplitudes.
+        tolerance = 1e-4 if isinstance(target, FirstOrder) else 1e-8
+        assert folded.energy == pytest.approx(plain.energy, abs=tolerance)
+        assert len(folded.determinants) < 0.7 * len(plain.determinants)
+
+
+def test_coupled_cluster_is_nearer_to_full_ci_than_cisd(water, exact):
+    assert CoupledCluster().vector(water).energy - exact < 0.3 * (CISD().vector(water).energy - exact)
+
+
+def test_odd_combinations_hold_the_triplet(water):
+    odd = hamiltonian_on(water.integrals, Sector(7, 5, 5, -1))
+    exact = torch.linalg.eigvalsh(odd.dense(odd.sector.determinants()))[0].item()
+    assert SelectedCI(210).vector(odd).energy == pytest.approx(exact, abs=1e-7)
+    with pytest.raises(UserError, match="spin_flip"):
+        CoupledCluster().vector(odd)
+
+
+@pytest.mark.parametrize(("spin", "wfn_sym"), [(0, None), (2, None), (0, 4), (2, 2)])
+def test_targets_begin_and_stay_in_their_irrep(spin, wfn_sym):
+    methylene = [("C", 0.0, 0.0, 0.0), ("H", 0.98, 0.5, 0.0), ("H", -0.98, 0.5, 0.0)]
+    system = Molecule(atoms=methylene, spin=spin, symmetry=True, wfn_sym=wfn_sym)
+    hamiltonian = MolecularHamiltonian(system.integrals())
+    orbsym, target = hamiltonian.integrals.orbsym, hamiltonian.integrals.wfn_sym
+    assert target == wfn_sym or irreps(hamiltonian.sector.aufbau(), orbsym) == target
+    assert irreps(reference_determinant(hamiltonian), orbsym) == target
+    for state in (CISD().vector(hamiltonian), SelectedCI(50).vector(hamiltonian)):
+        assert (irreps(state.determinants, orbsym) == target).all()

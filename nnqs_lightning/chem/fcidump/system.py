@@ -22,7 +22,8 @@ class Fcidump(CachedSystem):
         e_core: core energy in hartree for a file without such a row; refused for a file with one.
         frozen_core: number of orbitals, the first of the file, to keep doubly occupied.
         active_space: active electrons and orbitals, instead of a frozen core.
-        wfn_sym: irrep of the state, 1 … 8, for which the FCI energy is computed; left out, the lowest state of all.
+        wfn_sym: irrep of the target state, 1 … 8. Left out, the target has the file's ISYM, or where that is 1 the
+            irrep of the determinant of the lowest orbitals, and the FCI energy is that of the lowest state of all.
         max_fci_determinants: the FCI energy is computed up to this number of determinants.
 
     Raises:

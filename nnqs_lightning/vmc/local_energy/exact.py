@@ -12,7 +12,7 @@ from nnqs_lightning.distributed import all_gather_rows
 from nnqs_lightning.errors import UserError
 from nnqs_lightning.fock import SampleBatch
 from nnqs_lightning.hamiltonian import ConnectedStates, MolecularHamiltonian
-from nnqs_lightning.vmc.base import LocalEnergies, LocalEnergy
+from nnqs_lightning.vmc.base import LocalEnergies, LocalEnergy, check_basis
 from nnqs_lightning.vmc.local_energy.amplitudes import AmplitudeCache
 
 LOG_CAP = 690.0
@@ -47,6 +47,7 @@ class ExactLocalEnergy(LocalEnergy):
     @torch.no_grad()
     def evaluate(self, hamiltonian: MolecularHamiltonian, ansatz: Ansatz, sample: SampleBatch) -> LocalEnergies:
         """See :class:`LocalEnergy`."""
+        check_basis(hamiltonian, ansatz)
         determinants, _ = all_gather_rows(sample.determinants)
         log_psi, _ = all_gather_rows(sample.log_psi)
         cache = AmplitudeCache(ansatz, determinants, log_psi, self.max_chunk, self.cache_bytes)

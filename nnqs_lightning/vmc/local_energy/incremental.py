@@ -34,7 +34,7 @@ class IncrementalSubspaceLocalEnergy(SubspaceLocalEnergy):
         Args:
             weights: ``amplitudes`` for a variational energy, ``walkers`` for the sampler's counts (not variational).
             strategy: how connected members are found in a set too large to keep.
-            max_bytes: memory for the sparse matrix, on each rank.
+            max_bytes: memory for the sparse matrix on each rank, what building it takes included.
             show_costs: print what the cost model expects of every strategy, at each evaluation.
 
         Raises:
@@ -52,9 +52,9 @@ class IncrementalSubspaceLocalEnergy(SubspaceLocalEnergy):
         """See :meth:`SubspaceLocalEnergy.values`."""
         kept = self._kept_for(hamiltonian)
         wanted = rows.cpu().numpy()
-        if not kept.fits(determinants, wanted):
+        place = kept.update(determinants, wanted) if kept.may_fit(determinants, wanted) else None
+        if place is None:
             return super().values(hamiltonian, determinants, log_psi, rows)
-        place = kept.update(determinants, wanted)
         values = hamiltonian.local_energies(
             determinants, log_psi, rows, contract=partial(kept.product, place=place, rows=wanted)
         )

@@ -11,7 +11,7 @@ from nnqs_lightning.ansatz.base import Ansatz
 from nnqs_lightning.distributed import all_gather_rows, all_reduce_max, all_reduce_sum, rank
 from nnqs_lightning.fock import SampleBatch
 from nnqs_lightning.hamiltonian import MolecularHamiltonian, Strategy
-from nnqs_lightning.vmc.base import LocalEnergies, LocalEnergy
+from nnqs_lightning.vmc.base import LocalEnergies, LocalEnergy, check_basis
 
 
 class SubspaceWeights(str, Enum):
@@ -50,6 +50,7 @@ class SubspaceLocalEnergy(LocalEnergy):
     @torch.no_grad()
     def evaluate(self, hamiltonian: MolecularHamiltonian, ansatz: Ansatz, sample: SampleBatch) -> LocalEnergies:
         """See :class:`LocalEnergy`."""
+        check_basis(hamiltonian, ansatz)
         determinants, offset = all_gather_rows(sample.determinants)
         log_psi, _ = all_gather_rows(sample.log_psi)
         mine = torch.arange(offset, offset + len(sample), device=determinants.device)
