@@ -22,7 +22,7 @@ class SampleBatch:
     weights: Tensor
     """float64 [N]: estimator weights of ⟨·⟩_p; they sum to one over the ranks together."""
     counts: Tensor | None = None
-    """int64 [N]: walkers on each determinant; None where the sampler has no walkers."""
+    """int64 [N]: walkers on each determinant, 0 where its weight is exact; None where the sampler has no walkers."""
     n_walkers: int = 0
     """Walkers over all ranks; 0 where the sampler has none."""
     step: int = 0

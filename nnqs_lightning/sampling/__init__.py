@@ -1,6 +1,7 @@
 """Samplers of the Born distribution |ψ|²."""
 
 from nnqs_lightning.sampling.base import Sampler
+from nnqs_lightning.sampling.core_set import CoreSetSampler
 from nnqs_lightning.sampling.enumeration import SumOverStates
 from nnqs_lightning.sampling.gumbel import GumbelTopKSampler
 from nnqs_lightning.sampling.metropolis import MetropolisSampler
@@ -8,6 +9,7 @@ from nnqs_lightning.sampling.multinomial import MultinomialSampler
 from nnqs_lightning.sampling.systematic import SystematicSampler
 
 __all__ = [
+    "CoreSetSampler",
     "GumbelTopKSampler",
     "MetropolisSampler",
     "MultinomialSampler",

@@ -39,7 +39,8 @@ class EnergyMetrics(Metric):
         powers = torch.stack([torch.ones_like(weights), values.real, values.abs().square()])
         self.moments += powers @ weights
         if sample.counts is not None:
-            self.spread += powers @ (weights.square() / sample.counts[live].clamp(min=1))
+            counts = sample.counts[live]
+            self.spread += powers @ torch.where(counts > 0, weights.square() / counts.clamp(min=1), 0.0)
         self.unique += len(sample)
 
     def compute(self) -> dict[str, Tensor]:

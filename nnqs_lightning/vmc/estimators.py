@@ -32,7 +32,8 @@ def estimate_energy(energies: LocalEnergies, sample: SampleBatch) -> EnergyEstim
 
     A determinant with n_i walkers out of M and weight w_i contributes w_i² |E_i − E|² / n_i to the squared error: the
     delta method for a self-normalised importance estimate (Owen, *Monte Carlo theory*, eq. 9.9), which is
-    variance / M where w_i = n_i / M. Determinants of weight zero count for nothing, whatever their local energy.
+    variance / M where w_i = n_i / M. Determinants without walkers beside others with walkers are summed exactly and add
+    no error. Determinants of weight zero count for nothing, whatever their local energy.
     """
     mean = weighted_mean(energies.weights, energies.values).real
     live = energies.weights > 0
@@ -40,7 +41,8 @@ def estimate_energy(energies: LocalEnergies, sample: SampleBatch) -> EnergyEstim
     squares = (energies.values[live] - mean).abs().square()
     sums = [(weights * squares).sum()]
     if sample.counts is not None:
-        spread = weights.square() / sample.counts[live].clamp(min=1)
+        counts = sample.counts[live]
+        spread = torch.where(counts > 0, weights.square() / counts.clamp(min=1), 0.0)
         sums += [(spread * squares).sum(), spread.sum()]
     variance, *walkers = all_reduce_sum(torch.stack(sums)).tolist()
     error_squared, spread_sum = walkers or (0.0, 0.0)
