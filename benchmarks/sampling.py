@@ -1,7 +1,11 @@
 """Speed, memory and balance of the samplers: ``python benchmarks/sampling.py [--quick] [--json FILE]``.
 
 Speed is in CPU seconds of one thread, medians over alternating runs, beside the rate of a 1024³ product of that run.
-The share of the peak is (operations of an ideal cached decode of the nodes visited) / (seconds × that rate).
+The share of the peak is (operations of an ideal cached decode of the nodes visited) / (seconds × that rate). Memory is
+resident memory (VmHWM) above its level before the draw, in a fresh process for each draw.
+
+The whole takes about ten minutes; ``--sections`` measures parts of it, of at most four minutes each, and adds them to
+the figures in the file.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import multiprocessing
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,36 +28,48 @@ from rich.console import Console
 from rich.table import Table
 from sampling_balance import balance_rows, balance_table
 from sampling_noise import noise_rows, noise_table
+from sampling_orders import fit_rows, fit_table, tree_rows, tree_table
 
 from nnqs_lightning.ansatz import TransformerAnsatz
 from nnqs_lightning.chem import MolecularIntegrals
 from nnqs_lightning.fock import unpack
+from nnqs_lightning.nn.cache import Block, KeyValuePool
 from nnqs_lightning.nn.positional import NoPositional
 from nnqs_lightning.sampling import GumbelTopKSampler, MultinomialSampler, Sampler, SystematicSampler
 
 CASES = {
-    "10 orb, d 64, 2 layers": (10, 7, 64, 2, 1e9),
-    "14 orb, d 64, 2 layers": (14, 5, 64, 2, 1e4),
-    "26 orb, d 64, 2 layers": (26, 5, 64, 2, 1e4),
-    "26 orb, d 128, 4 layers": (26, 5, 128, 4, 1e4),
-    "28 orb, d 128, 4 layers": (28, 7, 128, 4, 1e4),
+    "10 orb, d 64": (10, 7, 64, 2, 1e9),
+    "14 orb, d 64": (14, 5, 64, 2, 1.05e4),
+    "26 orb, d 64": (26, 5, 64, 2, 1.05e4),
+    "26 orb, d 128": (26, 5, 128, 4, 1.05e4),
+    "28 orb, d 128": (28, 7, 128, 4, 1.05e4),
 }
+"""Orbitals, electrons of each spin, width, layers, walkers."""
 POOL = 2**27
+RESULT_BYTES = 16 + 16 + 8 + 8
+"""Of a determinant in a sample: words, log ψ, weight, walkers."""
+CHUNKS = (4096, 5)
+"""Numbers of prefixes decoded together whose products round differently."""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="within a minute: fewer repeats, sizes up to 1e5")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="within a minute: fewer repeats, sizes up to 3e4")
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, help="what to measure; everything if left out")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--json", type=Path, help="add the figures to this file")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     console = Console(width=150)
-    figures: dict[str, Any] = {"torch": torch.__version__, "numpy": np.__version__}
+    figures: dict[str, Any] = {}
+    if arguments.json and arguments.json.exists():
+        figures = json.loads(arguments.json.read_text())
+    figures |= {"torch": torch.__version__, "numpy": np.__version__}
     for section in arguments.sections or SECTIONS:
         measure, table = SECTIONS[section]
+        start = time.perf_counter()
         figures[section] = measure(arguments.quick)
         console.print(table(figures[section]))
+        console.print(f"[{section}: {time.perf_counter() - start:.0f} s]", markup=False)
         if arguments.json:
             arguments.json.write_text(json.dumps(figures, indent=1))
 
@@ -72,20 +89,11 @@ def flat_ansatz(n_orb: int, n_electrons: int, d_model: int, n_layers: int) -> Tr
     )
 
 
-def speed_rows(quick: bool) -> list[dict[str, Any]]:
-    """Every case with every method, in turns."""
-    rows = []
-    for name, (n_orb, n_electrons, d_model, n_layers, n_walkers) in CASES.items():
-        if not (quick and name.startswith("28")):
-            ansatz = flat_ansatz(n_orb, n_electrons, d_model, n_layers)
-            rows.append(
-                {"case": name} | measure_speed(ansatz, int(min(n_walkers, 3000) if quick else n_walkers), quick)
-            )
-    return rows
-
-
-def measure_speed(ansatz: TransformerAnsatz, n_walkers: int, quick: bool) -> dict[str, Any]:
-    """Ours and the baseline; in full runs also multinomial, Gumbel and no cache."""
+def speed_row(name: str, quick: bool) -> list[dict[str, Any]]:
+    """One case with every method, in turns; in full runs also multinomial, Gumbel, no cache, and memory."""
+    n_orb, n_electrons, d_model, n_layers, walkers = CASES[name]
+    n_walkers = int(min(walkers, 1000) if quick else walkers)
+    ansatz = flat_ansatz(n_orb, n_electrons, d_model, n_layers)
 
     def draw_by(sampler: Sampler) -> Callable[[int], int]:
         return lambda step: len(sampler.sample(ansatz, seed=0, step=step))
@@ -93,23 +101,58 @@ def measure_speed(ansatz: TransformerAnsatz, n_walkers: int, quick: bool) -> dic
     ours = draw_by(SystematicSampler(n_walkers))
     n_unique, n_nodes, work = decoded(ansatz, lambda: ours(0))
     draws = {"ours": ours, "plain cached": lambda step: len(sample_cached(ansatz, n_walkers)[0])}
+    memory: dict[str, int] = {}
     if not quick:
         draws["multinomial"] = draw_by(MultinomialSampler(n_walkers))
         draws["Gumbel top-k"] = draw_by(GumbelTopKSampler(n_unique))
-    rates, peak = alternate(draws, repeats=2 if quick else 3)
-    if not quick and ansatz.decoder.head.in_features == 64:
-        # Tens of times slower: one draw of a tenth of the walkers.
+        memory = {method: fresh_process(draw_memory, name, method, n_unique)["peak"] for method in draws}
+    rates, peak = alternate(draws, repeats=1 if quick else 3 if d_model == 64 else 2)
+    if not quick:
+        # Tens of times slower: one draw of fewer walkers.
         start = time.process_time()
-        n_plain = len(sample_uncached(ansatz, max(n_walkers // 10, 1))[0])
+        n_plain = len(sample_uncached(ansatz, max(n_walkers // (10 if d_model == 64 else 100), 1))[0])
         rates["plain, no cache"] = n_plain / (time.process_time() - start)
-    return {
+    row = {
+        "case": name,
         "unique": n_unique,
         "nodes": n_nodes,
         "gflops_peak": peak / 1e9,
         "share_of_peak": {key: rate / n_unique * work / peak for key, rate in rates.items()},
         "unique_per_second": rates,
-        "nodes_per_second": rates["ours"] / n_unique * n_nodes,
+        "nodes_per_second": {key: rate / n_unique * n_nodes for key, rate in rates.items()},
+        "peak_bytes": memory,
     }
+    return [row]
+
+
+def fresh_process(function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+    """What ``function`` returns in a process of its own, whose heap nothing has been freed to."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(function, arguments)
+
+
+def draw_memory(case: str, method: str, n_unique: int) -> dict[str, Any]:
+    """Peak memory of one draw of a case."""
+    n_orb, n_electrons, d_model, n_layers, n_walkers = CASES[case]
+    ansatz = flat_ansatz(n_orb, n_electrons, d_model, n_layers)
+    draws: dict[str, Callable[[int], Any]] = {
+        "ours": lambda n: SystematicSampler(n).sample(ansatz, seed=0, step=0),
+        "multinomial": lambda n: MultinomialSampler(n).sample(ansatz, seed=0, step=0),
+        "Gumbel top-k": lambda n: GumbelTopKSampler(min(n, n_unique)).sample(ansatz, seed=0, step=0),
+        "plain cached": lambda n: sample_cached(ansatz, n),
+    }
+    return {"peak": peak_memory(draws[method], int(n_walkers))}
+
+
+def peak_memory(draw: Callable[[int], Any], size: int) -> int:
+    """Largest resident memory during a draw, in bytes above that before it; a tiny draw loads code first."""
+    torch.set_num_threads(1)
+    with torch.inference_mode():
+        draw(10)
+        _peak_bytes()
+        before = _peak_bytes()
+        draw(size)
+        return _peak_bytes() - before
 
 
 def decoded(ansatz: TransformerAnsatz, draw: Callable[[], int]) -> tuple[int, int, float]:
@@ -153,9 +196,8 @@ def alternate(draws: dict[str, Callable[[int], int]], repeats: int) -> tuple[dic
 
 def growth_rows(quick: bool) -> list[dict[str, Any]]:
     """Time and memory against the number of unique determinants, each size in a process of its own."""
-    sizes = (1e3, 1e4, 3e4) if quick else (1e3, 1e4, 1e5, 1e6)
-    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-        rows = [pool.apply(measure_growth, (size,)) for size in sizes]
+    sizes = (1e3, 1e4, 3e4) if quick else (1e3, 1e4, 1e5, 1.12e6)
+    rows = [fresh_process(measure_growth, size) for size in sizes]
     logs = [(math.log(row["unique"]), math.log(row["seconds"])) for row in rows]
     for row in rows:
         row["exponent"] = statistics.linear_regression(*zip(*logs, strict=True)).slope
@@ -163,17 +205,35 @@ def growth_rows(quick: bool) -> list[dict[str, Any]]:
 
 
 def measure_growth(n_walkers: float) -> dict[str, Any]:
-    """CPU seconds and peak memory of one draw from 14 orbitals, 64 wide, with a pool of :data:`POOL` bytes."""
-    torch.set_num_threads(1)
+    """CPU seconds and peak memory of one draw from 14 orbitals, 64 wide, with a pool of at most :data:`POOL` bytes."""
     ansatz = flat_ansatz(14, 7, 64, 2)
-    SystematicSampler(1000, max_cache_bytes=POOL).sample(ansatz, seed=0, step=0)
-    sampler = SystematicSampler(n_walkers, max_cache_bytes=POOL)
-    _peak_bytes()
-    before = _peak_bytes()
-    start = time.process_time()
-    n_unique = len(sampler.sample(ansatz, seed=0, step=1))
-    seconds = time.process_time() - start
-    return {"unique": n_unique, "seconds": seconds, "bound": POOL, "peak": _peak_bytes() - before}
+    drawn: dict[str, Any] = {"bound": POOL}
+    pools = largest_pool()
+
+    def draw(size: int) -> None:
+        sampler = SystematicSampler(size, max_cache_bytes=POOL)
+        start = time.process_time()
+        drawn["unique"] = len(sampler.sample(ansatz, seed=0, step=1))
+        drawn["seconds"] = time.process_time() - start
+
+    peak = peak_memory(draw, int(n_walkers))
+    _, nodes, _ = decoded(ansatz, lambda: draw(int(n_walkers)) or 0)
+    beyond = peak - pools[0] - RESULT_BYTES * drawn["unique"]
+    return drawn | {"peak": peak, "pool": pools[0], "nodes": nodes, "beyond": beyond}
+
+
+def largest_pool() -> list[int]:
+    """One number, kept up to date: bytes of the largest pool of keys and values so far."""
+    largest = [0]
+    take = KeyValuePool.take
+
+    def recorded(pool: KeyValuePool, n_rows: int) -> Block:
+        block = take(pool, n_rows)
+        largest[0] = max(largest[0], pool.rows.nbytes)
+        return block
+
+    KeyValuePool.take = recorded  # type: ignore[method-assign]
+    return largest
 
 
 def _peak_bytes() -> int:
@@ -185,114 +245,112 @@ def _peak_bytes() -> int:
 
 
 def precision_rows(quick: bool) -> list[dict[str, Any]]:
-    """The same draw in chunks of 1,024 and of 100, which batched products round differently."""
+    """The same draw in chunks of two sizes."""
     rows = []
-    for dtype in (torch.float32, torch.float64):
-        ansatz = flat_ansatz(14, 5, 64, 2).to(dtype)
-        for n_walkers in (1e4,) if quick else (1e4, 1e6, 1e9):
-            if n_walkers > 1e5:
-                ansatz = flat_ansatz(10, 5, 64, 2).to(dtype)
-            draws = [
-                SystematicSampler(n_walkers, chunk_size=chunk).sample(ansatz, seed=0, step=0) for chunk in (1024, 100)
-            ]
-            counts = [
-                dict(zip(map(bytes, draw.determinants.numpy()), draw.counts.tolist(), strict=True)) for draw in draws
-            ]
-            keys = counts[0].keys() | counts[1].keys()
-            orbital_energies = torch.arange(float(ansatz.sector.n_orb), dtype=torch.float64)
-            energies = [
-                float(
-                    draw.weights @ (unpack(draw.determinants, ansatz.sector.n_orb).sum(2).double() @ orbital_energies)
-                )
-                for draw in draws
-            ]
+    for dtype, sizes in ((torch.float32, (1e4, 1e6, 1e9)), (torch.float64, (1e4, 1e6, 1e9, 1e12, 1e15))):
+        for n_walkers in (1e3,) if quick else sizes:
+            n_orb, electrons = (14, 5) if n_walkers < 1e5 else (10, 4)
+            ansatz = flat_ansatz(n_orb, electrons, 64, 2).to(dtype)
+            # As uneven as a trained network, or its products would hardly be told apart.
+            torch.nn.init.normal_(ansatz.decoder.head.weight, std=0.3)
             rows.append(
-                {
-                    "dtype": str(dtype).removeprefix("torch."),
-                    "walkers": n_walkers,
-                    "unique": len(draws[0]),
-                    "counts_that_differ": sum(counts[0].get(key) != counts[1].get(key) for key in keys),
-                    "determinants_that_differ": len(counts[0].keys() ^ counts[1].keys()),
-                    "relative_energy_difference": abs(energies[0] / energies[1] - 1),
-                }
+                {"dtype": str(dtype).removeprefix("torch."), "walkers": n_walkers} | differences(ansatz, n_walkers)
             )
     return rows
+
+
+def differences(ansatz: TransformerAnsatz, n_walkers: float) -> dict[str, Any]:
+    """How two draws differ that are decoded in chunks of two sizes."""
+    draws = [SystematicSampler(n_walkers, chunk_size=chunk).sample(ansatz, seed=0, step=0) for chunk in CHUNKS]
+    counts = [dict(zip(map(bytes, draw.determinants.numpy()), draw.counts.tolist(), strict=True)) for draw in draws]
+    keys = counts[0].keys() | counts[1].keys()
+    levels = torch.arange(float(ansatz.sector.n_orb), dtype=torch.float64)
+    energies = [
+        float(draw.weights @ (unpack(draw.determinants, ansatz.sector.n_orb).sum(2).double() @ levels))
+        for draw in draws
+    ]
+    return {
+        "unique": len(draws[0]),
+        "counts_that_differ": sum(counts[0].get(key) != counts[1].get(key) for key in keys),
+        "determinants_that_differ": len(counts[0].keys() ^ counts[1].keys()),
+        "largest_difference": max(abs(counts[0].get(key, 0) - counts[1].get(key, 0)) for key in keys),
+        "relative_energy_difference": abs(energies[0] / energies[1] - 1),
+    }
 
 
 def speed_table(rows: list[dict[str, Any]]) -> Table:
     """One line for each case and method."""
     table = Table(title="Speed on one thread, CPU seconds")
-    for heading in (
-        "case",
-        "method",
-        "unique",
-        "unique/s",
-        "ratio to plain cached",
-        "share of peak",
-        "GFLOP/s at 1024³",
-    ):
+    headings = ("case", "method", "unique", "nodes", "unique/s", "nodes/s", "× plain cached", "share of peak", "peak")
+    for heading in (*headings, "memory, MB"):
         table.add_column(heading, justify="right")
     for row in rows:
         for method, rate in row["unique_per_second"].items():
+            memory = row["peak_bytes"].get(method)
             table.add_row(
                 row["case"],
                 method,
                 f"{row['unique']:,}",
+                f"{row['nodes']:,}",
                 f"{rate:,.0f}",
+                f"{row['nodes_per_second'][method]:,.0f}",
                 f"{rate / row['unique_per_second']['plain cached']:.2f}",
                 f"{row['share_of_peak'][method]:.1%}",
-                f"{row['gflops_peak']:.0f}",
+                f"{row['gflops_peak']:.0f} GFLOP/s",
+                "" if memory is None else f"{memory / 1e6:.0f}",
             )
     return table
 
 
 def growth_table(rows: list[dict[str, Any]]) -> Table:
     """One line for each size."""
-    table = Table(title=f"Growth, 14 orbitals, d 64, 2 layers: time ∝ unique^{rows[0]['exponent']:.3f}")
-    for heading in (
-        "unique",
-        "seconds",
-        "unique/s",
-        "bound, MB",
-        "peak above start, MB",
-        "bytes beyond bound a determinant",
-    ):
+    table = Table(title=f"Growth, 14 orbitals, d 64, 2 layers: time ∝ unique^{rows[0]['exponent']:.3f}; memory in MB")
+    headings = ("unique", "nodes", "seconds", "unique/s", "bound", "peak", "pool", "sample", "beyond these")
+    for heading in (*headings, "bytes a node more than the line above"):
         table.add_column(heading, justify="right")
-    for row in rows:
+    for before, row in zip([None, *rows], rows, strict=False):
+        slope = (row["beyond"] - before["beyond"]) / (row["nodes"] - before["nodes"]) if before else None
         table.add_row(
             f"{row['unique']:,}",
+            f"{row['nodes']:,}",
             f"{row['seconds']:.2f}",
             f"{row['unique'] / row['seconds']:,.0f}",
-            f"{row['bound'] / 1e6:.0f}",
-            f"{row['peak'] / 1e6:.0f}",
-            f"{max(row['peak'] - row['bound'], 0) / row['unique']:.0f}",
+            *(f"{row[key] / 1e6:.1f}" for key in ("bound", "peak", "pool")),
+            f"{RESULT_BYTES * row['unique'] / 1e6:.1f}",
+            f"{row['beyond'] / 1e6:.1f}",
+            "" if slope is None else f"{slope:.1f}",
         )
     return table
 
 
 def precision_table(rows: list[dict[str, Any]]) -> Table:
     """One line for each type and number of walkers."""
-    table = Table(title="The same draw decoded 1,024 and 100 prefixes at a time")
-    for heading in ("dtype", "walkers", "unique", "counts that differ", "determinants that differ", "energy, relative"):
+    table = Table(title=f"The same draw decoded {CHUNKS[0]:,} and {CHUNKS[1]} prefixes at a time")
+    headings = ("dtype", "walkers", "unique", "counts that differ", "by at most", "determinants that differ")
+    for heading in (*headings, "energy, relative"):
         table.add_column(heading, justify="right")
     for row in rows:
         table.add_row(
             row["dtype"],
             f"{row['walkers']:.0e}",
             f"{row['unique']:,}",
-            str(row["counts_that_differ"]),
-            str(row["determinants_that_differ"]),
+            f"{row['counts_that_differ']:,}",
+            f"{row['largest_difference']:,}",
+            f"{row['determinants_that_differ']:,}",
             f"{row['relative_energy_difference']:.1e}",
         )
     return table
 
 
-SECTIONS: dict[str, tuple[Callable[[bool], list[dict[str, Any]]], Callable[[list[dict[str, Any]]], Table]]] = {
-    "speed": (speed_rows, speed_table),
+Section = tuple[Callable[[bool], list[dict[str, Any]]], Callable[[list[dict[str, Any]]], Table]]
+SECTIONS: dict[str, Section] = {
+    **{case.replace(" orb, d ", "/"): (partial(speed_row, case), speed_table) for case in CASES},
     "growth": (growth_rows, growth_table),
     "precision": (precision_rows, precision_table),
     "balance": (balance_rows, balance_table),
     "noise": (noise_rows, noise_table),
+    "trees": (tree_rows, tree_table),
+    "fits": (fit_rows, fit_table),
 }
 
 if __name__ == "__main__":

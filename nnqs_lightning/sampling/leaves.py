@@ -1,7 +1,6 @@
 """What a walk down the decoding tree finds, and the sample that it makes.
 
-A leaf takes 24 bytes up to 31 orbitals, the sample that it becomes 48: collecting and sorting leaves (at most 48 and 56
-bytes each, at different times) needs little room beyond that.
+A leaf takes 24 bytes up to 31 orbitals, the determinant that it becomes 48 in a sample; no step needs more than 56.
 """
 
 from __future__ import annotations
@@ -58,21 +57,28 @@ def concatenate(parts: list[Leaves]) -> Leaves:
 def collect(parts: Iterable[Leaves]) -> Leaves:
     """:func:`concatenate` for many small parts: copied into a few large blocks at once, for small tensors that live on
     among large ones that come and go would leave the heap full of holes."""
-    block: Leaves | None = None
-    length = 0
+    blocks: list[Leaves] = []
+    length = room = 0
+    part = None
     for part in parts:
-        needed = length + len(part)
-        if block is None:
-            block = _room(part, max(needed, FIRST_BLOCK))
-        elif needed > len(block):
-            # Pages that nothing has been written to take no memory.
-            larger = _room(part, 2 * needed)
-            _fill(larger, 0, block[:length])
-            block = larger
-        _fill(block, length, part)
-        length = needed
-    assert block is not None
-    return block[:length]
+        while len(part):
+            if room == 0:
+                # As long as all before together; pages that nothing has been written to take no memory.
+                room = max(length, FIRST_BLOCK)
+                blocks.append(Leaves(*(column.new_empty((room, *column.shape[1:])) for column in part.columns())))
+            fitting, part = part[:room], part[room:]
+            start = len(blocks[-1]) - room
+            for column, values in zip(blocks[-1].columns(), fitting.columns(), strict=True):
+                column[start : start + len(fitting)] = values
+            length, room = length + len(fitting), room - len(fitting)
+    if not blocks:
+        assert part is not None
+        return part
+    blocks[-1] = blocks[-1][: len(blocks[-1]) - room]
+    # Column by column, so that only one of them is held twice.
+    columns = [[block.columns()[i] for block in blocks] for i in range(len(fields(Leaves)))]
+    blocks.clear()
+    return Leaves(*(torch.cat(columns.pop(0)) for _ in fields(Leaves)))
 
 
 def level(leaves: Leaves) -> Leaves:
@@ -91,12 +97,3 @@ def states(ansatz: AutoregressiveAnsatz, leaves: Leaves, rows: int) -> tuple[Ten
             determinants[part] = ansatz.to_determinants(prefix.unpack(leaves.keys[part], n_orb).long())
             log_psi[part] = torch.complex(0.5 * leaves.log_p[part], ansatz.phase(determinants[part]))
     return determinants, log_psi
-
-
-def _room(like: Leaves, rows: int) -> Leaves:
-    return Leaves(*(column.new_empty((rows, *column.shape[1:])) for column in like.columns()))
-
-
-def _fill(block: Leaves, start: int, part: Leaves) -> None:
-    for column, values in zip(block.columns(), part.columns(), strict=True):
-        column[start : start + len(part)] = values

@@ -17,6 +17,6 @@ def sample_stats(weights: Tensor) -> dict[str, float]:
     Returns:
         ``sampling/unique``, the number of determinants, and ``sampling/effective``, 1 / Σ weight².
     """
-    moments = torch.stack([weights.new_tensor(float(len(weights))), (weights**2).sum()])
+    moments = torch.stack([weights.new_tensor(float(len(weights))), torch.dot(weights, weights)])
     unique, squares = distributed.all_reduce_sum(moments).tolist()
     return {"sampling/unique": unique, "sampling/effective": 1 / squares}

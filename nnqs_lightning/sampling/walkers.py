@@ -107,7 +107,7 @@ class WalkerSampler(AutoregressiveSampler):
         determinants, log_psi = states(ansatz, found, rows)
         counts = found.values
         del found
-        weights = counts.double() / self.n_walkers
+        weights = counts.double().div_(self.n_walkers)
         stats = sample_stats(weights) | {"sampling/walkers": float(self.n_walkers)}
         return SampleBatch(determinants, log_psi, weights, counts, self.n_walkers, step, stats)
 
