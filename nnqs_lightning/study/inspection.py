@@ -89,6 +89,43 @@ def inspect(ansatz: Ansatz, sample: SampleBatch) -> dict[str, Any] | None:
     }
 
 
+def relative_attention(inspections: list[dict[str, Any]]) -> Array | None:
+    """Mean attention over layers, heads and cells of one stratum, [n_orb, n_orb] as :func:`over_orbitals` has it.
+
+    Rows see different numbers of orbitals: 1 is what each would get if all were alike. None without inspections.
+    """
+    if not inspections:
+        return None
+    maps = [
+        over_orbitals(np.array(seen["attention"]), np.array(seen["order"])).mean(axis=(0, 1)) for seen in inspections
+    ]
+    mean = np.mean(maps, axis=0)
+    visible = np.isfinite(mean)
+    total = np.where(visible.any(1), np.nansum(mean, axis=1), np.nan)
+    return mean * visible.sum(1, keepdims=True) / total[:, None]
+
+
+def mean_bias(inspections: list[dict[str, Any]]) -> Array | None:
+    """Mean bias over heads and cells of one stratum, [n_orb, n_orb]; None where there is none."""
+    maps = [
+        over_orbitals(np.array(seen["bias"]), np.array(seen["order"])).mean(axis=0)
+        for seen in inspections
+        if seen["bias"] is not None
+    ]
+    return np.mean(maps, axis=0) if maps else None
+
+
+def rank_correlation(map_of_pairs: Array, matrix: Array) -> float:
+    """Spearman's ρ over the pairs of different orbitals that a map knows; NaN where either is constant."""
+    from scipy.stats import spearmanr
+
+    chosen = np.isfinite(map_of_pairs) & ~np.eye(len(matrix), dtype=bool)
+    first, second = map_of_pairs[chosen], matrix[chosen]
+    if len(first) < 2 or np.ptp(first) == 0 or np.ptp(second) == 0:
+        return float("nan")
+    return float(spearmanr(first, second).statistic)
+
+
 def pair_matrices(integrals: MolecularIntegrals) -> dict[str, Array]:
     """What the integrals say of pairs of orbitals, [n_orb, n_orb] by name: mutual information, exchange K_pq / Ha."""
     pairs = orbital_pairs(integrals, torch.arange(integrals.n_orb))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from nnqs_lightning.study.cells import Result
 from nnqs_lightning.study.design import Cell, Study
-from nnqs_lightning.study.inspection import over_orbitals
+from nnqs_lightning.study.inspection import over_orbitals, relative_attention
 from nnqs_lightning.study.statistics import Interval
 from nnqs_lightning.study.table import FLOOR_MHA
 
@@ -113,15 +113,10 @@ def attention_beside_pairs(study: Study, results: Results, title: str, pairs: di
         return None
     matrices = {name.replace("_", " "): matrix for name, matrix in pairs.items()}
     for entry in study.axes[study.compare]:
-        maps = [
-            over_orbitals(np.array(i["attention"]), np.array(i["order"])).mean(axis=(0, 1))
-            for cell, i in seen
-            if cell.entries[study.compare] == entry
-        ]
-        if maps:
-            mean = np.mean(maps, axis=0)
-            # Rows see different numbers of orbitals: 1 is what each would get if all were alike.
-            matrices[entry] = mean * np.isfinite(mean).sum(1, keepdims=True) / np.nansum(mean, axis=1, keepdims=True)
+        mine = [inspection for cell, inspection in seen if cell.entries[study.compare] == entry]
+        attention = relative_attention(mine)
+        if attention is not None:
+            matrices[entry] = attention
     n_columns = 6
     n_rows = -(-len(matrices) // n_columns)
     figure = Figure(figsize=(1.9 * n_columns, 2.1 * n_rows + 0.4), layout="constrained")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from nnqs_lightning.study import plots
 from nnqs_lightning.study.cells import Result
 from nnqs_lightning.study.design import Cell, Study
-from nnqs_lightning.study.inspection import pair_matrices
+from nnqs_lightning.study.inspection import mean_bias, pair_matrices, rank_correlation, relative_attention
 from nnqs_lightning.study.statistics import Comparison, Interval, compare, friedman_p, mean_ranks, seed_spread
 from nnqs_lightning.study.table import log_errors, target_figure
 from nnqs_lightning.study.training import prepare
@@ -33,9 +33,11 @@ def write(study: Study, results: Results) -> list[Path]:
         "error_vs_steps": plots.error_against_steps(study, results),
         "ranks": plots.rank_diagram(study, ranks),
     }
-    for title, members in plots.strata(study, results).items():
+    strata = plots.strata(study, results)
+    pairs_of = {title: _pairs(members[0][0]) for title, members in strata.items()}
+    for title, members in strata.items():
         suffix = f"-{title.replace(', ', '-')}" if title else ""
-        pairs = _pairs(members[0][0])
+        pairs = pairs_of[title]
         figures[f"attention{suffix}"] = plots.attention_beside_pairs(study, members, title, pairs)
         figures[f"bias{suffix}"] = plots.bias_against_exchange(study, members, title, pairs["exchange"])
     for target in study.targets:
@@ -51,6 +53,7 @@ def write(study: Study, results: Results) -> list[Path]:
         *(_errors_by(study, results, axis) for axis in study.axes if axis != study.compare),
         _comparisons(study, comparisons, list(scopes)),
         _claims(study, comparisons),
+        _agreement(study, strata, pairs_of),
         *(_moved(study, results, target) for target in study.targets),
     ]
     report = folder / "report.md"
@@ -169,6 +172,37 @@ def _claims(study: Study, comparisons: list[Comparison]) -> str:
             silent.setdefault(c.entry, []).append(c.scope)
     lines += ["", f"Within noise of {study.baseline}:", ""]
     lines += [f"- {entry}: {', '.join(scopes)}" for entry, scopes in silent.items()] or ["- nothing"]
+    return "\n".join(lines)
+
+
+def _agreement(study: Study, strata: dict[str, Results], pairs_of: dict[str, dict[str, Array]]) -> str:
+    """Whether attention and biases went where the integrals say that orbitals are coupled."""
+    columns = {
+        "attention, mutual information": (relative_attention, "mutual_information"),
+        "attention, K_pq": (relative_attention, "exchange"),
+        "bias, K_pq": (mean_bias, "exchange"),
+    }
+    lines = [
+        "## Attention and bias beside the integrals",
+        "",
+        "Spearman's ρ over pairs of orbitals, of what the seeds of a stratum have on average: mean over strata "
+        "(smallest … largest).",
+        "",
+        f"| entry | {' | '.join(columns)} |",
+        "|---" * (len(columns) + 1) + "|",
+    ]
+    for entry in study.axes[study.compare]:
+        texts = []
+        for read, name in columns.values():
+            found = []
+            for title, members in strata.items():
+                mine = [r.get("inspection") for cell, r in members if cell.entries[study.compare] == entry]
+                seen = read([inspection for inspection in mine if inspection])
+                if seen is not None and name in pairs_of[title]:
+                    found.append(rank_correlation(seen, pairs_of[title][name]))
+            known = [value for value in found if np.isfinite(value)]
+            texts.append(f"{np.mean(known):.2f} ({min(known):.2f} … {max(known):.2f})" if known else "—")
+        lines.append(f"| {entry} | {' | '.join(texts)} |")
     return "\n".join(lines)
 
 

@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 import torch
 from tiny_study import POSITIONAL, chain, scheme
 
 from nnqs_lightning.chem import HydrogenChain
 from nnqs_lightning.study.design import Study
-from nnqs_lightning.study.inspection import attention_maps, inspect, over_orbitals, pair_matrices, positional_bias
+from nnqs_lightning.study.inspection import (
+    attention_maps,
+    inspect,
+    over_orbitals,
+    pair_matrices,
+    positional_bias,
+    rank_correlation,
+    relative_attention,
+)
 from nnqs_lightning.study.training import prepare
 
 MakeStudy = Callable[..., Study]
@@ -74,3 +83,21 @@ def test_inspection_can_be_written_as_json(make_study: MakeStudy) -> None:
 def test_exchange_is_in_the_order_of_the_integrals() -> None:
     integrals = HydrogenChain(4).integrals()
     np.testing.assert_array_equal(pair_matrices(integrals)["exchange"], integrals.exchange)
+
+
+def test_even_attention_is_one_wherever_it_can_look() -> None:
+    even = np.tril(np.ones((4, 4))) / np.arange(1, 5)[:, None]
+    relative = relative_attention([{"attention": even[None, None].tolist(), "order": [3, 1, 0, 2]}])
+    assert relative is not None
+    assert np.isfinite(relative).sum() == 6
+    np.testing.assert_allclose(relative[np.isfinite(relative)], 1.0)
+    assert relative_attention([]) is None
+
+
+def test_the_rank_correlation_sees_order_alone_and_only_between_visible_pairs() -> None:
+    matrix = np.array([[0.0, 1.0, 2.0], [1.0, 0.0, 5.0], [2.0, 5.0, 0.0]])
+    seen = np.exp(matrix) + np.diag([1e9, -1e9, 1e9])
+    seen[0, :] = np.nan
+    assert rank_correlation(seen, matrix) == pytest.approx(1.0)
+    assert rank_correlation(-seen, matrix) == pytest.approx(-1.0)
+    assert np.isnan(rank_correlation(np.ones((3, 3)), matrix))
