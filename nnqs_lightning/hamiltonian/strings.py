@@ -137,14 +137,15 @@ def describe_rows(start, stop, strings):
 
 @jit
 def coupling_rows(start, stop, strings, tables, elements):
-    """:func:`couplings` of a block of strings."""
+    """:func:`couplings` of a block of strings with those from themselves on; the mirrored ones have no other writer."""
     for s in range(start, stop):
-        for t in range(strings.words.shape[0]):
+        for t in range(s, strings.words.shape[0]):
             bits = 0
             for w in range(strings.words.shape[1]):
                 bits += popcount(strings.words[s, w] ^ strings.words[t, w])
             if bits <= 4:
                 elements[s, t] = string_element(strings, s, t, bits, tables)
+                elements[t, s] = elements[s, t]
 
 
 @jit
