@@ -16,7 +16,7 @@ class SampleBatch:
     """
 
     determinants: Tensor
-    """int64 [N, 2, W]"""
+    """int64 [N, 2, W]; where the sector has a spin parity, the representatives of its combinations."""
     log_psi: Tensor
     """complex128 [N]: ½ log p + iφ at the parameters of the draw, p normalised over the sector."""
     weights: Tensor
