@@ -1,4 +1,4 @@
-"""Every determinant that H connects to a given one, or a screened and unbiased choice of them."""
+"""Every determinant that H connects to a given one."""
 
 # Kernels take what numba infers.
 # mypy: disallow-untyped-defs=False
@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nnqs_lightning.fock.compiled import jit
-from nnqs_lightning.fock.lookup import hash_row
 from nnqs_lightning.hamiltonian.slater_condon import (
     ONE,
     count_below,
@@ -20,7 +19,6 @@ from nnqs_lightning.hamiltonian.slater_condon import (
     occupied_orbitals,
     pair_sign,
     rank_sign,
-    single_element,
 )
 
 
@@ -36,6 +34,8 @@ class Excitations(NamedTuple):
     """[n_singles]"""
     counts: NDArray[np.int64]
     """[2]: numbers of occupied and of empty orbitals."""
+    field: NDArray[np.float64]
+    """[n_occupied, n_orb]: element of the single from each occupied orbital to any other, without its sign."""
 
 
 @jit
@@ -49,6 +49,7 @@ def excitations(n_orb, n_words):
         np.empty((most, n_words), dtype=np.uint64),
         np.empty(most),
         np.empty(2, dtype=np.int64),
+        np.empty((n_orb, n_orb)),
     )
 
 
@@ -73,6 +74,23 @@ def excite(string, singles):
 
 
 @jit
+def mean_field(singles, other, tables):
+    """Fill in the elements of the singles of one spin, ``other`` being those of the other spin."""
+    for k in range(singles.counts[0]):
+        i = singles.occupied[k]
+        row = singles.field[k]
+        row[:] = tables.h1e[i]
+        for m in range(singles.counts[0]):
+            direct = tables.direct_rows[i, singles.occupied[m]]
+            for a in range(row.shape[0]):
+                row[a] += direct[a]
+        for m in range(other.counts[0]):
+            coulomb = tables.coulomb_rows[i, other.occupied[m]]
+            for a in range(row.shape[0]):
+                row[a] += coulomb[a]
+
+
+@jit
 def connect(determinant, tables, threshold, alpha, beta, states, elements):
     """Write the determinants D' with |⟨D'|H|D⟩| > threshold and their elements; return how many.
 
@@ -91,18 +109,16 @@ def connect(determinant, tables, threshold, alpha, beta, states, elements):
 @jit
 def append_one_spin(determinant, spin, singles, other, tables, threshold, states, elements, count):
     """Append the singles and doubles of one spin string; return the new number of states."""
-    n_words = determinant.shape[1]
+    mean_field(singles, other, tables)
     n_occupied, n_empty = singles.counts
     for k in range(n_occupied):
         i = singles.occupied[k]
         for l in range(n_empty):
             a = singles.empty[l]
             m = k * n_empty + l
-            value = single_element(i, a, singles.occupied, n_occupied, other.occupied, other.counts[0], tables)
+            value = singles.field[k, a]
             if abs(value) > threshold:
-                for w in range(n_words):
-                    states[count, spin, w] = singles.strings[m, w]
-                    states[count, 1 - spin, w] = determinant[1 - spin, w]
+                write_single(determinant, spin, singles, m, states[count])
                 elements[count] = singles.signs[m] * value
                 count += 1
             for p in range(k):
@@ -112,14 +128,20 @@ def append_one_spin(determinant, spin, singles, other, tables, threshold, states
                     b = singles.empty[q]
                     value = tables.same_spin[row, (a * (a - 1) >> 1) + b]
                     if abs(value) > threshold:
-                        for w in range(n_words):
-                            states[count, spin, w] = singles.strings[m, w]
-                            states[count, 1 - spin, w] = determinant[1 - spin, w]
+                        write_single(determinant, spin, singles, m, states[count])
                         states[count, spin, j >> 6] ^= ONE << np.uint64(j & 63)
                         states[count, spin, b >> 6] ^= ONE << np.uint64(b & 63)
                         elements[count] = pair_sign(singles.ranks, j, b, i, a) * value
                         count += 1
     return count
+
+
+@jit
+def write_single(determinant, spin, singles, m, state):
+    """``state`` = ``determinant`` with its string of ``spin`` replaced by the excited one numbered m."""
+    for w in range(determinant.shape[1]):
+        state[spin, w] = singles.strings[m, w]
+        state[1 - spin, w] = determinant[1 - spin, w]
 
 
 @jit
@@ -145,59 +167,21 @@ def append_two_spins(alpha, beta, tables, threshold, states, elements, count):
 
 
 @jit
-def connect_rows(start, stop, determinants, tables, threshold, states, elements, counts):
-    """:func:`connect` for a block of determinants into ``states`` [N, n_connected, 2, W] and so on."""
-    n_orb, n_words = tables.h1e.shape[0], determinants.shape[2]
-    alpha, beta = excitations(n_orb, n_words), excitations(n_orb, n_words)
-    for row in range(start, stop):
-        counts[row] = connect(determinants[row], tables, threshold, alpha, beta, states[row], elements[row])
+def connect_rows(start, stop, determinants, tables, threshold, width, states, elements, counts):
+    """:func:`connect` for a block of determinants [N, 2, W], what is found packed from ``start · width`` on.
 
+    Args:
+        width: most states of one determinant.
+        states: [N · width, 2, W], ``elements`` [N · width].
+        counts: [N] number of states of each determinant.
 
-@jit
-def draw_rows(start, stop, determinants, tables, threshold, n_draws, seed, states, elements, n_kept, counts):
-    """Large elements of a block of rows of H, and ``n_draws`` of the others that stand for all of them.
-
-    Kept are the diagonal and |H| > threshold. Each draw takes D' with probability |H_DD'| / W, W the sum over what was
-    not kept, and gets the element sign(H_DD') W / n_draws: the sum with any ψ is unbiased. The draws come last in a
-    row, after ``n_kept``. They depend on ``seed`` and the determinant. ``states``: [N, n_connected + n_draws, …].
+    Returns:
+        The places that were filled, from and to.
     """
     n_orb, n_words = tables.h1e.shape[0], determinants.shape[2]
     alpha, beta = excitations(n_orb, n_words), excitations(n_orb, n_words)
-    width = elements.shape[1]
-    rows_of_words = determinants.reshape(determinants.shape[0], 2 * n_words)
-    all_states = np.empty((width, 2, n_words), dtype=np.uint64)
-    all_elements = np.empty(width)
-    small = np.empty(width, dtype=np.int64)
-    running = np.empty(width)
+    end = start * width
     for row in range(start, stop):
-        n_all = connect(determinants[row], tables, 0.0, alpha, beta, all_states, all_elements)
-        count, n_small, weight = 0, 0, 0.0
-        for k in range(n_all):
-            if k == 0 or abs(all_elements[k]) > threshold:
-                states[row, count] = all_states[k]
-                elements[row, count] = all_elements[k]
-                count += 1
-            else:
-                weight += abs(all_elements[k])
-                small[n_small] = k
-                running[n_small] = weight
-                n_small += 1
-        n_kept[row] = count
-        key = hash_row(rows_of_words, row) ^ seed
-        for draw in range(n_draws if n_small else 0):
-            place = np.searchsorted(running[:n_small], weight * uniform(key, draw), side="right")
-            k = small[min(place, n_small - 1)]
-            states[row, count] = all_states[k]
-            elements[row, count] = np.sign(all_elements[k]) * weight / n_draws
-            count += 1
-        counts[row] = count
-
-
-@jit
-def uniform(key, counter):
-    """A number in [0, 1) for each (key, counter): SplitMix64 started at ``key``."""
-    mixed = key + np.uint64(counter + 1) * np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed ^= mixed >> np.uint64(31)
-    return (mixed >> np.uint64(11)) * (1.0 / 9007199254740992.0)
+        counts[row] = connect(determinants[row], tables, threshold, alpha, beta, states[end:], elements[end:])
+        end += counts[row]
+    return start * width, end

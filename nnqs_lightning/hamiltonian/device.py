@@ -1,7 +1,7 @@
 """Local energies within a set on the device of its tensors: plain torch, or a Triton kernel on a GPU.
 
 Every pair of the set is compared by xor and popcount, as :mod:`nnqs_lightning.hamiltonian.pair_scan` does; hundreds of
-thousands of threads make that the quickest way there. Nothing travels to the host.
+thousands of threads make that the quickest way there. Nothing travels to the host, matrix elements of pairs included.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from nnqs_lightning.fock import Sector
 from nnqs_lightning.fock.determinant import WORD_BITS, popcount, unpack
 from nnqs_lightning.hamiltonian.slater_condon import Tables
 
@@ -20,6 +21,9 @@ LOG_CAP = 690.0
 
 MAX_PAIRS = 1 << 22
 """Pairs compared at once by the torch version."""
+
+MAX_STATES = 1 << 20
+"""Connected states whose elements are made at once."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,58 @@ def diagonal(tables: DeviceTables, determinants: Tensor) -> Tensor:
     one_body = (alpha + beta) @ tables.h1e.diagonal()
     same = 0.5 * ((alpha @ direct * alpha).sum(1) + (beta @ direct * beta).sum(1))
     return tables.e_core + one_body + same + (alpha @ coulomb * beta).sum(1)
+
+
+def connected_states(tables: DeviceTables, sector: Sector, determinants: Tensor) -> tuple[Tensor, Tensor]:
+    """Every state within a double excitation of each determinant, itself first, zero elements included.
+
+    Returns:
+        int64 [N, n_connected, 2, W] and float64 [N, n_connected].
+    """
+    n, spins = len(determinants), determinants.unbind(1)
+    moved = [_excited(determinants, spin, sector.n_orb, (sector.n_alpha, sector.n_beta)[spin]) for spin in (0, 1)]
+    (alpha, _), (beta, _) = moved
+    parts = [determinants[:, None]]
+    for one_spin in moved[0]:
+        parts.append(torch.stack([one_spin, spins[1][:, None].expand_as(one_spin)], 2))
+    for one_spin in moved[1]:
+        parts.append(torch.stack([spins[0][:, None].expand_as(one_spin), one_spin], 2))
+    shape = (n, alpha.shape[1], beta.shape[1], alpha.shape[2])
+    both = torch.stack([alpha[:, :, None].expand(shape), beta[:, None].expand(shape)], 3)
+    states = torch.cat([*parts, both.flatten(1, 2)], 1)
+    kets = determinants[:, None].expand_as(states)
+    elements = off_diagonal_elements(tables, states.flatten(0, 1), kets.flatten(0, 1)).view(n, -1)
+    elements[:, 0] = diagonal(tables, determinants)
+    return states, elements
+
+
+def _excited(determinants: Tensor, spin: int, n_orb: int, n_electrons: int) -> tuple[Tensor, Tensor]:
+    """Strings of one spin after single and after double excitations, int64 [N, n_singles, W] and [N, n_doubles, W]."""
+    string = determinants[:, spin]
+    orbitals = torch.arange(n_orb, device=string.device)
+    words = torch.arange(string.shape[1], device=string.device)
+    bits = torch.where(words == (orbitals // WORD_BITS)[:, None], (1 << (orbitals % WORD_BITS))[:, None], 0)
+    occupied_first = unpack(determinants, n_orb)[:, :, spin].argsort(dim=1, descending=True, stable=True)
+    holes, particles = bits[occupied_first].split([n_electrons, n_orb - n_electrons], dim=1)
+    results = []
+    for moves in (1, 2):
+        if moves == 2:
+            holes, particles = _pairs(holes), _pairs(particles)
+        results.append((string[:, None, None] ^ holes[:, :, None] ^ particles[:, None]).flatten(1, 2))
+    return results[0], results[1]
+
+
+def _pairs(bits: Tensor) -> Tensor:
+    """Every two of [N, n, W] joined, [N, n (n − 1) / 2, W]."""
+    first, second = torch.triu_indices(bits.shape[1], bits.shape[1], offset=1, device=bits.device)
+    return bits[:, first] ^ bits[:, second]
+
+
+def matrix_elements(tables: DeviceTables, bra: Tensor, ket: Tensor) -> Tensor:
+    """⟨bra_n|H|ket_n⟩ of pairs [M, 2, W], float64 [M]."""
+    differing = popcount(bra ^ ket).sum((1, 2))
+    elements = torch.where(differing == 0, diagonal(tables, ket), off_diagonal_elements(tables, bra, ket))
+    return torch.where(differing <= 4, elements, 0.0)
 
 
 def off_diagonal_elements(tables: DeviceTables, bra: Tensor, ket: Tensor) -> Tensor:

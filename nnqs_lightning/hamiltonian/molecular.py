@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from math import comb
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nnqs_lightning.chem.integrals import MolecularIntegrals
+from nnqs_lightning.chem.integrals import Array, MolecularIntegrals
 from nnqs_lightning.errors import UserError
 from nnqs_lightning.fock import Sector, n_words
 from nnqs_lightning.hamiltonian.strategy import Strategy
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
     from nnqs_lightning.hamiltonian.device import DeviceTables
+    from nnqs_lightning.hamiltonian.screening import SortedDoubles
     from nnqs_lightning.hamiltonian.slater_condon import Tables
     from nnqs_lightning.hamiltonian.subspace import Subspace
 
@@ -80,6 +81,10 @@ class MolecularHamiltonian:
         from nnqs_lightning.fock.compiled import map_rows
         from nnqs_lightning.hamiltonian.slater_condon import diagonal_rows
 
+        if determinants.is_cuda:
+            from nnqs_lightning.hamiltonian import device
+
+            return device.diagonal(self._tables_on(determinants.device), determinants)
         words = self.words(determinants)
         values = np.empty(len(words))
         map_rows(diagonal_rows, len(words), words, self.tables, values)
@@ -90,6 +95,10 @@ class MolecularHamiltonian:
         from nnqs_lightning.fock.compiled import map_rows
         from nnqs_lightning.hamiltonian.slater_condon import matrix_element_rows
 
+        if ket.is_cuda:
+            from nnqs_lightning.hamiltonian import device
+
+            return device.matrix_elements(self._tables_on(ket.device), bra, ket)
         left, right = self.words(bra), self.words(ket)
         if left.shape != right.shape:
             raise UserError(f"bra has shape {tuple(bra.shape)} and ket {tuple(ket.shape)}, expected equal shapes")
@@ -97,50 +106,68 @@ class MolecularHamiltonian:
         map_rows(matrix_element_rows, len(left), left, right, self.tables, values)
         return torch.from_numpy(values).to(ket.device)
 
+    @cached_property
+    def sorted_doubles(self) -> SortedDoubles:
+        """The integrals of doubles as screening reads them, largest first."""
+        from nnqs_lightning.hamiltonian.screening import sorted_doubles
+
+        return sorted_doubles(self.tables)
+
     def connected_states(self, determinants: Tensor, threshold: float = 0.0) -> ConnectedStates:
         """Every D' with |⟨D|H|D'⟩| > ``threshold``; the diagonal is always there.
 
-        Holds N · :attr:`n_connected` entries while it works: pass a large set in pieces.
+        With a positive threshold, doubles below it are not even visited. Pass a large set in pieces.
         """
         from nnqs_lightning.fock.compiled import map_rows
         from nnqs_lightning.hamiltonian.connected import connect_rows
 
+        if determinants.is_cuda:
+            return self._device_states(determinants, threshold)
+        if threshold > 0:
+            return self.drawn_states(determinants, threshold, n_draws=0, seed=0)[0]
         words = self.words(determinants)
-        n, width = len(words), self.n_connected
-        states = np.empty((n, width, *words.shape[1:]), dtype=np.uint64)
-        elements = np.empty((n, width))
-        counts = np.empty(n, dtype=np.int64)
-        map_rows(connect_rows, n, words, self.tables, threshold, states, elements, counts)
-        return compacted(states, elements, counts, determinants.device)
+        states, elements, _, counts = self._room(len(words), self.n_connected)
+        filled = map_rows(
+            connect_rows, len(words), words, self.tables, threshold, self.n_connected, states, elements, counts
+        )
+        return connected_states(packed(states, filled), packed(elements, filled), counts, determinants.device)
 
     def drawn_states(
         self, determinants: Tensor, threshold: float, n_draws: int, seed: int
     ) -> tuple[ConnectedStates, Tensor]:
-        """Every D' with |⟨D|H|D'⟩| > ``threshold``, and ``n_draws`` of the rest in proportion to |⟨D|H|D'⟩|.
+        """Every D' with |⟨D|H|D'⟩| > ``threshold``, and ``n_draws`` draws from the rest in proportion to |⟨D|H|D'⟩|.
 
-        The drawn ones carry the element sign(H) Σ_rest |H| / n_draws, so that Σ_D' element · ψ(D') is an unbiased
-        estimate of the whole sum (the idea of heat-bath sampling; Holmes, Changlani and Umrigar, J. Chem. Theory
-        Comput. 12, 1561 (2016)). The draws depend on ``seed`` and on D alone.
+        A drawn one carries the element sign(H) W / n_draws, W being the sum of |H| over all that may be drawn, so that
+        Σ_D' element · ψ(D') is an unbiased estimate of the whole sum (the idea of heat-bath sampling; Holmes, Changlani
+        and Umrigar, J. Chem. Theory Comput. 12, 1561 (2016)). Draws are made without looking at what is below the
+        threshold: one that hits an occupied (or doubly emptied) orbital stands for nothing and leaves no state. Draws
+        depend on ``seed`` and on D alone.
 
         Returns:
             The states, and which of them were drawn, bool [M]; those come last in their rows and may repeat.
         """
         from nnqs_lightning.fock.compiled import map_rows
-        from nnqs_lightning.hamiltonian.connected import draw_rows
+        from nnqs_lightning.hamiltonian.screening import screened_rows
 
         words = self.words(determinants)
-        n, width = len(words), self.n_connected + n_draws
-        states = np.empty((n, width, *words.shape[1:]), dtype=np.uint64)
-        elements = np.empty((n, width))
-        counts = np.empty(n, dtype=np.int64)
-        n_kept = np.empty(n, dtype=np.int64)
-        map_rows(
-            draw_rows, n, words, self.tables, threshold, n_draws, np.uint64(seed), states, elements, n_kept, counts
+        # One place more, for what is written and not kept.
+        width = self.n_connected + n_draws + 1
+        states, elements, is_drawn, counts = self._room(len(words), width)
+        filled = map_rows(
+            screened_rows, len(words), words, self.tables, self.sorted_doubles, threshold, n_draws, np.uint64(seed),
+            width, states, elements, is_drawn, counts,
+        )  # fmt: skip
+        connected = connected_states(packed(states, filled), packed(elements, filled), counts, determinants.device)
+        return connected, torch.from_numpy(packed(is_drawn, filled)).to(determinants.device)
+
+    def _room(self, n: int, width: int) -> tuple[NDArray[np.uint64], Array, NDArray[np.bool_], NDArray[np.int64]]:
+        """Arrays for ``width`` connected states of each of ``n`` determinants; what is not written takes no memory."""
+        return (
+            np.empty((n * width, 2, n_words(self.sector.n_orb)), dtype=np.uint64),
+            np.empty(n * width),
+            np.empty(n * width, dtype=np.bool_),
+            np.empty(n, dtype=np.int64),
         )
-        column = np.arange(width)
-        is_drawn = (column >= n_kept[:, None])[column < counts[:, None]]
-        connected = compacted(states, elements, counts, determinants.device)
-        return connected, torch.from_numpy(is_drawn).to(determinants.device)
 
     def sparse(self, determinants: Tensor) -> csr_matrix:
         """H within a set of distinct determinants, [N, N], columns rising in each row, e_core on the diagonal."""
@@ -190,12 +217,31 @@ class MolecularHamiltonian:
     def _device_energies(self, determinants: Tensor, log_psi: Tensor, rows: Tensor | None) -> Tensor:
         from nnqs_lightning.hamiltonian import device
 
-        where = determinants.device
+        if rows is None:
+            rows = torch.arange(len(determinants), device=determinants.device)
+        tables = self._tables_on(determinants.device)
+        return device.local_energies(tables, determinants, log_psi.detach().to(torch.complex128), rows)
+
+    def _device_states(self, determinants: Tensor, threshold: float) -> ConnectedStates:
+        from nnqs_lightning.hamiltonian import device
+
+        states, elements, counts = [determinants[:0]], [], []
+        for rows in determinants.split(max(1, device.MAX_STATES // self.n_connected)):
+            found, values = device.connected_states(self._tables_on(determinants.device), self.sector, rows)
+            kept = values.abs() > threshold
+            kept[:, 0] = True
+            states.append(found[kept])
+            elements.append(values[kept])
+            counts.append(kept.sum(1))
+        offsets = torch.nn.functional.pad(torch.cat(counts).cumsum(0), (1, 0))
+        return ConnectedStates(torch.cat(states), torch.cat(elements), offsets)
+
+    def _tables_on(self, where: torch.device) -> DeviceTables:
+        from nnqs_lightning.hamiltonian import device
+
         if self._device_tables is None or self._device_tables.h1e.device != where:
             self._device_tables = device.DeviceTables.on(where, self.tables)
-        if rows is None:
-            rows = torch.arange(len(determinants), device=where)
-        return device.local_energies(self._device_tables, determinants, log_psi.detach().to(torch.complex128), rows)
+        return self._device_tables
 
     def strategy_costs(self, determinants: Tensor) -> dict[Strategy, float]:
         """Expected seconds of every strategy for all rows of a set, on one core; ``auto`` takes the least."""
@@ -224,13 +270,18 @@ class MolecularHamiltonian:
         return as_words(determinants)
 
 
-def compacted(
-    states: NDArray[np.uint64], elements: NDArray[np.float64], counts: NDArray[np.int64], device: torch.device
+def packed(array: NDArray[Any], filled: list[tuple[int, int]]) -> NDArray[Any]:
+    """The parts of ``array`` that lie between the given places, one after the other."""
+    parts = [array[start:stop] for start, stop in filled]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def connected_states(
+    states: NDArray[np.uint64], elements: Array, counts: NDArray[np.int64], device: torch.device
 ) -> ConnectedStates:
-    """The first ``counts[n]`` of each row n of padded arrays, one row after the other."""
-    kept = np.arange(elements.shape[1]) < counts[:, None]
+    """What kernels found, as tensors on ``device``."""
     return ConnectedStates(
-        determinants=torch.from_numpy(states[kept].view(np.int64)).to(device),
-        elements=torch.from_numpy(elements[kept]).to(device),
+        determinants=torch.from_numpy(states.view(np.int64)).to(device),
+        elements=torch.from_numpy(elements).to(device),
         offsets=torch.from_numpy(np.concatenate([[0], np.cumsum(counts)])).to(device),
     )

@@ -33,6 +33,10 @@ class Tables(NamedTuple):
     same_spin: Array
     """[n (n − 1) / 2, …], (ia|jb) − (ib|ja) at row j (j − 1) / 2 + i and column b (b − 1) / 2 + a, i < j, a < b."""
     e_core: float
+    coulomb_rows: Array
+    """[n, n, n], (pq|rr) at p, r, q: contiguous for sums over r."""
+    direct_rows: Array
+    """[n, n, n], (pq|rr) − (pr|rq) at p, r, q"""
 
 
 def tables(integrals: MolecularIntegrals) -> Tables:
@@ -49,7 +53,8 @@ def tables(integrals: MolecularIntegrals) -> Tables:
     high, low = np.tril_indices(integrals.n_orb, -1)
     i, j, a, b = low[:, None], high[:, None], low[None, :], high[None, :]
     same_spin = eri[i, a, j, b] - eri[i, b, j, a]
-    return Tables(h1e, eri, coulomb, direct, same_spin, float(integrals.e_core))
+    by_rows = [np.ascontiguousarray(array.transpose(0, 2, 1)) for array in (coulomb, direct)]
+    return Tables(h1e, eri, coulomb, direct, same_spin, float(integrals.e_core), *by_rows)
 
 
 @jit

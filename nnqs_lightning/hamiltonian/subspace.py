@@ -14,7 +14,7 @@ from nnqs_lightning.errors import UserError
 from nnqs_lightning.fock import Sector
 from nnqs_lightning.fock.compiled import map_rows
 from nnqs_lightning.fock.lookup import DeterminantTable, as_words
-from nnqs_lightning.hamiltonian.hash_search import hash_rows, quotient_rows
+from nnqs_lightning.hamiltonian.hash_search import Members, hash_rows, members, quotient_rows
 from nnqs_lightning.hamiltonian.neighbours import element_rows, neighbour_rows
 from nnqs_lightning.hamiltonian.pair_scan import pair_rows
 from nnqs_lightning.hamiltonian.slater_condon import Tables
@@ -61,6 +61,11 @@ class Subspace:
     def table(self) -> DeterminantTable:
         """Position of each determinant."""
         return DeterminantTable(self.determinants)
+
+    @cached_property
+    def members(self) -> Members:
+        """The set as the hash search reads it."""
+        return members(self.table.words, self.table.slots, len(self.table))
 
     @cached_property
     def strings(self) -> tuple[SpinStrings, SpinStrings]:
@@ -240,10 +245,7 @@ class Subspace:
 
     def _by_hash(self, psi: Parts) -> Parts:
         sums = np.empty((len(self.rows), 2))
-        map_rows(
-            hash_rows, len(self.rows), self.rows, self.table.words, self.table.slots, self.tables, self.n_connected,
-            psi, sums,
-        )  # fmt: skip
+        map_rows(hash_rows, len(self.rows), self.rows, self.members, self.tables, self.n_connected, psi, sums)
         return sums
 
     def _by_pairs(self, psi: Parts) -> Parts:
@@ -253,8 +255,5 @@ class Subspace:
 
     def _quotients(self, log_psi: Amplitudes, rows: Indices) -> Amplitudes:
         values = np.empty(len(rows), dtype=np.complex128)
-        map_rows(
-            quotient_rows, len(rows), rows, self.table.words, self.table.slots, self.tables, self.n_connected, log_psi,
-            values,
-        )  # fmt: skip
+        map_rows(quotient_rows, len(rows), rows, self.members, self.tables, self.n_connected, log_psi, values)
         return values

@@ -44,6 +44,41 @@ def test_torch_sums_equal_the_hosts(case: str | tuple[int, int, int], monkeypatc
     torch.testing.assert_close(values, expected, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_torch_elements_equal_the_hosts(case: str | tuple[int, int, int]) -> None:
+    hamiltonian, determinants, _, _ = example(case, 60)
+    tables = device.DeviceTables.on(torch.device("cpu"), hamiltonian.tables)
+    torch.testing.assert_close(device.diagonal(tables, determinants), hamiltonian.diagonal(determinants))
+    bra, ket = torch.cartesian_prod(torch.arange(len(determinants)), torch.arange(len(determinants))).T
+    elements = device.matrix_elements(tables, determinants[bra], determinants[ket])
+    torch.testing.assert_close(elements, hamiltonian.matrix_elements(determinants[bra], determinants[ket]))
+
+
+@pytest.mark.parametrize("case", [*CASES[:3], "CH2 triplet", (66, 2, 1)], ids=str)
+@pytest.mark.parametrize("threshold", [-1.0, 0.5])
+def test_torch_connected_states_equal_the_hosts(
+    case: str | tuple[int, int, int], threshold: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hamiltonian = MolecularHamiltonian(molecular_integrals(case) if isinstance(case, str) else random_integrals(*case))
+    reached = hamiltonian.connected_states(hamiltonian.sector.aufbau(), -1.0).determinants
+    determinants = reached[:: 1 + len(reached) // 5]
+    monkeypatch.setattr(device, "MAX_STATES", 2 * hamiltonian.n_connected)
+    ours = hamiltonian._device_states(determinants, threshold)
+    theirs = hamiltonian.connected_states(determinants, threshold)
+    torch.testing.assert_close(ours.offsets, theirs.offsets)
+    torch.testing.assert_close(ours.determinants[ours.offsets[:-1]], determinants)
+    for row in range(len(determinants)):
+        rows = []
+        for connected in (ours, theirs):
+            part = slice(connected.offsets[row], connected.offsets[row + 1])
+            states, order = connected.determinants[part].flatten(1).unique(dim=0, return_inverse=True)
+            rows.append(
+                (states, torch.empty(len(states), dtype=torch.float64).index_copy_(0, order, connected.elements[part]))
+            )
+        assert len(rows[0][0]) == part.stop - part.start
+        torch.testing.assert_close(rows[0], rows[1], rtol=1e-11, atol=1e-12)
+
+
 def test_triton_sums_equal_the_hosts_in_the_interpreter() -> None:
     if importlib.util.find_spec("triton") is None:
         pytest.skip("triton is not installed: the Triton kernel is untested here")

@@ -22,6 +22,7 @@ from nnqs_lightning.vmc.local_energy import (
     SubspaceLocalEnergy,
     SubspaceWeights,
 )
+from nnqs_lightning.vmc.local_energy.amplitudes import AmplitudeCache, SortedAmplitudeCache
 
 
 class LinearAnsatz(Ansatz):
@@ -119,6 +120,25 @@ def test_exact_asks_for_every_unsampled_determinant_once_in_bounded_chunks(hamil
     assert result.stats["local_energy/evaluated"] == len(asked)
 
 
+@pytest.mark.parametrize("cache_bytes", [0, 3000, 1 << 30])
+def test_amplitudes_kept_by_sorting_are_those_kept_in_a_table(
+    hamiltonian: MolecularHamiltonian, cache_bytes: int
+) -> None:
+    ansatz = LinearAnsatz(hamiltonian.sector)
+    sample = draw(ansatz, 20)
+    caches = [
+        kind(ansatz, sample.determinants, sample.log_psi, 16, cache_bytes)
+        for kind in (AmplitudeCache, SortedAmplitudeCache)
+    ]
+    for part in sample.determinants.split(5):
+        connected = hamiltonian.connected_states(part).determinants
+        values = [cache.log_psi(connected) for cache in caches]
+        torch.testing.assert_close(values[1], values[0], rtol=1e-13, atol=1e-13)
+        torch.testing.assert_close(values[1], ansatz.log_psi(connected).detach(), rtol=1e-12, atol=1e-12)
+    if cache_bytes != 3000:
+        assert caches[0].n_evaluated == caches[1].n_evaluated
+
+
 def test_exact_energy_of_a_whole_sector_is_the_rayleigh_quotient(hamiltonian: MolecularHamiltonian) -> None:
     ansatz = LinearAnsatz(hamiltonian.sector)
     determinants = hamiltonian.sector.determinants()
@@ -174,6 +194,14 @@ def test_an_empty_rank_gives_no_energies(hamiltonian: MolecularHamiltonian, engi
 def test_bounds_that_cannot_work_are_refused(hamiltonian: MolecularHamiltonian) -> None:
     with pytest.raises(UserError, match="max_chunk"):
         ExactLocalEnergy(max_chunk=0)
+    with pytest.raises(UserError, match="cache_bytes"):
+        ExactLocalEnergy(cache_bytes=-1)
+    with pytest.raises(UserError, match="max_bytes"):
+        IncrementalSubspaceLocalEnergy(max_bytes=0)
+    with pytest.raises(UserError, match="threshold"):
+        ScreenedLocalEnergy(threshold=-1.0)
+    with pytest.raises(UserError, match="n_draws"):
+        ScreenedLocalEnergy(n_draws=1)
     ansatz = LinearAnsatz(hamiltonian.sector)
     with pytest.raises(UserError, match="buffer_bytes"):
         ExactLocalEnergy(buffer_bytes=1000).evaluate(hamiltonian, ansatz, draw(ansatz, 3))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import torch
@@ -10,19 +12,23 @@ from torch import Tensor
 from nnqs_lightning.chem.integrals import MolecularIntegrals
 from nnqs_lightning.errors import UserError
 from nnqs_lightning.hamiltonian import MolecularHamiltonian
-from nnqs_lightning.hamiltonian.kept import ENTRY_BYTES
+from nnqs_lightning.hamiltonian.kept import ENTRY_BYTES, KeptHamiltonian
 from nnqs_lightning.vmc.local_energy import IncrementalSubspaceLocalEnergy
 
 
-@pytest.fixture(scope="module", params=[(7, 3, 2), (66, 1, 1)], ids=["one word", "two words"])
-def hamiltonian(request: pytest.FixtureRequest) -> MolecularHamiltonian:
-    n, n_alpha, n_beta = request.param
+def random_integrals(n: int, n_alpha: int = 3, n_beta: int = 3) -> MolecularIntegrals:
+    """Dense random integrals with the right symmetries."""
     generator = torch.Generator().manual_seed(0)
     h1e = torch.randn((n, n), dtype=torch.float64, generator=generator)
     pairs = torch.randn((4, n, n), dtype=torch.float64, generator=generator)
     pairs = pairs + pairs.mT
     eri = torch.einsum("kpq,krs->pqrs", pairs, pairs)
-    return MolecularHamiltonian(MolecularIntegrals((h1e + h1e.T).numpy(), eri.numpy(), 0.3, n_alpha, n_beta))
+    return MolecularIntegrals((h1e + h1e.T).numpy(), eri.numpy(), 0.3, n_alpha, n_beta)
+
+
+@pytest.fixture(scope="module", params=[(7, 3, 2), (66, 1, 1)], ids=["one word", "two words"])
+def hamiltonian(request: pytest.FixtureRequest) -> MolecularHamiltonian:
+    return MolecularHamiltonian(random_integrals(*request.param))
 
 
 def drifting_sets(hamiltonian: MolecularHamiltonian) -> list[tuple[Tensor, Tensor, Tensor]]:
@@ -77,6 +83,49 @@ def test_a_set_too_large_to_keep_is_summed_without(hamiltonian: MolecularHamilto
     values, stats = IncrementalSubspaceLocalEnergy(max_bytes=100).values(hamiltonian, determinants, log_psi, rows)
     assert torch.equal(values, hamiltonian.local_energies(determinants, log_psi, rows))
     assert "local_energy/kept_rows" not in stats
+
+
+@pytest.mark.parametrize("spare", [-1, 0])
+def test_the_bound_is_that_of_the_entries_themselves(
+    hamiltonian: MolecularHamiltonian, spare: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sets = drifting_sets(hamiltonian)[:2]
+    determinants, log_psi, rows = sets[1]
+    matrix = hamiltonian.sparse(determinants)[rows.numpy()]
+    max_bytes = ENTRY_BYTES * (np.count_nonzero(matrix.data) + spare)
+    # The estimate from some rows is not what holds the bound.
+    monkeypatch.setattr(KeptHamiltonian, "may_fit", lambda *_: True)
+    fresh, used = (IncrementalSubspaceLocalEnergy(max_bytes=max_bytes) for _ in range(2))
+    used.values(hamiltonian, *sets[0])
+    for engine in (fresh, used):
+        values, stats = engine.values(hamiltonian, determinants, log_psi, rows)
+        assert ("local_energy/kept_rows" in stats) == (spare == 0)
+        assert engine._kept.matrix.nnz * ENTRY_BYTES <= max_bytes
+        torch.testing.assert_close(
+            values, hamiltonian.local_energies(determinants, log_psi, rows), rtol=1e-10, atol=1e-10
+        )
+    # A refused set leaves nothing half done behind.
+    after = used.values(hamiltonian, *sets[0])[0]
+    torch.testing.assert_close(after, hamiltonian.local_energies(*sets[0]), rtol=1e-10, atol=1e-10)
+
+
+def test_building_stays_within_the_memory() -> None:
+    hamiltonian = MolecularHamiltonian(random_integrals(10))
+    determinants = hamiltonian.sector.determinants()
+    determinants = determinants[torch.randperm(len(determinants), generator=torch.Generator().manual_seed(3))[:4000]]
+    log_psi = torch.zeros(len(determinants), dtype=torch.complex128)
+    max_bytes = ENTRY_BYTES * 1_200_000
+    engine = IncrementalSubspaceLocalEnergy(max_bytes=max_bytes)
+    peaks = []
+    for part in (slice(0, 2500), slice(1500, 4000), slice(0, 2000)):
+        rows = torch.arange(part.stop - part.start)
+        tracemalloc.start()
+        _, stats = engine.values(hamiltonian, determinants[part], log_psi[part], rows)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert "local_energy/kept_rows" in stats
+    assert engine._kept.matrix.nnz > 300_000
+    assert max(peaks) < max_bytes
 
 
 def test_kept_matrix_is_the_sparse_matrix_of_its_members(hamiltonian: MolecularHamiltonian) -> None:

@@ -61,3 +61,33 @@ class AmplitudeCache:
             room[:size] = self._log_psi[:size]
             self._log_psi = room
         self._log_psi[size:grown] = log_psi
+
+
+class SortedAmplitudeCache(AmplitudeCache):
+    """The same on the device of the determinants, by sorting instead of a hash table; nothing travels to the host."""
+
+    def __init__(self, ansatz: Ansatz, determinants: Tensor, log_psi: Tensor, max_chunk: int, max_bytes: int) -> None:
+        """See :class:`AmplitudeCache`."""
+        self.ansatz = ansatz
+        self.max_chunk = max_chunk
+        self.n_evaluated = 0
+        self._known = determinants
+        self._log_psi = log_psi
+        entry_bytes = 8 * determinants.shape[1:].numel() + 16
+        self._max_size = len(determinants) + max_bytes // entry_bytes
+
+    def log_psi(self, determinants: Tensor) -> Tensor:
+        """See :class:`AmplitudeCache`."""
+        n_known = len(self._known)
+        both = torch.cat([self._known, determinants])
+        distinct, number = torch.unique(both.flatten(1), dim=0, return_inverse=True)
+        values = torch.full((len(distinct),), torch.nan, dtype=torch.complex128, device=determinants.device)
+        is_known = torch.zeros(len(distinct), dtype=torch.bool, device=determinants.device)
+        values[number[:n_known]] = self._log_psi
+        is_known[number[:n_known]] = True
+        unknown = distinct[~is_known].view(-1, *determinants.shape[1:])
+        values[~is_known] = evaluated = self._evaluate(unknown)
+        if n_known + len(unknown) <= self._max_size:
+            self._known = torch.cat([self._known, unknown])
+            self._log_psi = torch.cat([self._log_psi, evaluated])
+        return values[number[n_known:]]

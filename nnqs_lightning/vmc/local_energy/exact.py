@@ -13,7 +13,7 @@ from nnqs_lightning.errors import UserError
 from nnqs_lightning.fock import SampleBatch
 from nnqs_lightning.hamiltonian import ConnectedStates, MolecularHamiltonian
 from nnqs_lightning.vmc.base import LocalEnergies, LocalEnergy, check_basis
-from nnqs_lightning.vmc.local_energy.amplitudes import AmplitudeCache
+from nnqs_lightning.vmc.local_energy.amplitudes import AmplitudeCache, SortedAmplitudeCache
 
 LOG_CAP = 690.0
 """Quotients beyond e^LOG_CAP are cut there: a row of them, times elements of H, is still finite."""
@@ -36,10 +36,13 @@ class ExactLocalEnergy(LocalEnergy):
             buffer_bytes: memory for connected states held at once; at least one determinant's worth.
 
         Raises:
-            UserError: ``max_chunk`` below one, or at evaluation a buffer that cannot hold one determinant's states.
+            UserError: ``max_chunk`` below one, negative ``cache_bytes``, or at evaluation a buffer that cannot hold one
+                determinant's states.
         """
         if max_chunk < 1:
             raise UserError(f"max_chunk is {max_chunk}, expected at least 1: change model.local_energy.max_chunk")
+        if cache_bytes < 0:
+            raise UserError(f"cache_bytes is {cache_bytes}, expected 0 or more: change model.local_energy.cache_bytes")
         self.max_chunk = max_chunk
         self.cache_bytes = cache_bytes
         self.buffer_bytes = buffer_bytes
@@ -50,7 +53,8 @@ class ExactLocalEnergy(LocalEnergy):
         check_basis(hamiltonian, ansatz)
         determinants, _ = all_gather_rows(sample.determinants)
         log_psi, _ = all_gather_rows(sample.log_psi)
-        cache = AmplitudeCache(ansatz, determinants, log_psi, self.max_chunk, self.cache_bytes)
+        cache_type = SortedAmplitudeCache if determinants.is_cuda else AmplitudeCache
+        cache = cache_type(ansatz, determinants, log_psi, self.max_chunk, self.cache_bytes)
         chunk = self.rows_at_once(hamiltonian)
         values = torch.empty(len(sample), dtype=torch.complex128, device=sample.log_psi.device)
         totals: Counter[str] = Counter()
