@@ -1,5 +1,6 @@
 """Samplers of the Born distribution |ψ|²."""
 
+from nnqs_lightning.sampling.annealed import AnnealedSampler
 from nnqs_lightning.sampling.base import Sampler
 from nnqs_lightning.sampling.core_set import CoreSetSampler
 from nnqs_lightning.sampling.enumeration import SumOverStates
@@ -9,6 +10,7 @@ from nnqs_lightning.sampling.multinomial import MultinomialSampler
 from nnqs_lightning.sampling.systematic import SystematicSampler
 
 __all__ = [
+    "AnnealedSampler",
     "CoreSetSampler",
     "GumbelTopKSampler",
     "MetropolisSampler",
