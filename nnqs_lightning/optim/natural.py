@@ -103,6 +103,11 @@ class MinSR(Direction):
         """The direction in parameter space that the optimiser adds by itself, by parameter name; None for zero."""
         return None
 
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        # A strategy may have cast all of the module to the network's precision, in which small falls are lost.
+        self.damping, self.promise = self.damping.double(), self.promise.double()
+        super()._load_from_state_dict(*args, **kwargs)
+
     def _adapt(self, estimate: EnergyEstimate) -> None:
         """Damp less after a step that kept its promise, more after one that did not."""
         before, promised = self.promise.tolist()

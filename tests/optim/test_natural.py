@@ -143,6 +143,15 @@ def test_spring_remembers_through_a_checkpoint():
     assert not torch.equal(found, first)
 
 
+def test_what_a_step_promised_is_read_back_in_full_by_a_module_that_was_cast():
+    saved = MinSR(damping=1e-3)
+    saved.promise = torch.tensor([-75.015530189, 1e-7], dtype=torch.float64)
+    resumed = MinSR().float()
+    resumed.load_state_dict(saved.state_dict())
+    assert torch.equal(resumed.promise, saved.promise)
+    assert torch.equal(resumed.damping, saved.damping)
+
+
 def test_steps_lower_the_energy_to_the_exact_one():
     sector, matrix = dense_hamiltonian("h2")
     ansatz = ToyAnsatz(sector, width=8)
