@@ -247,10 +247,6 @@ class MolecularHamiltonian:
         """Expected seconds of every strategy for all rows of a set, on one core; ``auto`` takes the least."""
         return self.subspace(determinants, np.arange(len(self.words(determinants)))).work().seconds()
 
-    def span(self, determinants: Tensor) -> Tensor:
-        """Every determinant that the basis states named by ``determinants`` are made of: in this basis, themselves."""
-        return determinants
-
     def subspace(self, determinants: Tensor, rows: NDArray[np.int64]) -> Subspace:
         """The set ``determinants`` [N, 2, W], of whose rows of H those at the positions ``rows`` are wanted."""
         from nnqs_lightning.hamiltonian.subspace import Subspace

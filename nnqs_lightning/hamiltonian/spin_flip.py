@@ -58,10 +58,6 @@ class SpinFlipHamiltonian(MolecularHamiltonian):
         connected, kept = self._represented(determinants, connected)
         return connected, is_drawn[kept]
 
-    def span(self, determinants: Tensor) -> Tensor:
-        """The representatives, then the flipped ones of the open shells."""
-        return expand(determinants, self.sector.spin_parity).determinants
-
     def subspace(self, determinants: Tensor, rows: NDArray[np.int64]) -> SpinFlipSubspace:
         """See :class:`MolecularHamiltonian`."""
         from nnqs_lightning.hamiltonian.spin_flip_subspace import SpinFlipSubspace
