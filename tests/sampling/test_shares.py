@@ -152,7 +152,7 @@ def test_shares_of_all_ranks_make_up_the_tree(world, guessed, planted):
 
 
 def test_no_walker_is_lost_between_ranks_whose_batches_round_otherwise(planted, monkeypatch):
-    """Probabilities that depend on the size of a batch by 1e-7, as in float32: of 1e12 walkers, thousands would move."""
+    """Probabilities depend on the size of a batch by 1e-7, as in float32: of 1e12 walkers, thousands would move."""
     _, _, leaves = planted
     ansatz, n_walkers = network(), 10**12
     exactly = ansatz.log_conditionals
