@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -19,8 +20,13 @@ from nnqs_lightning.vmc.pretrain import CISD, StateVector, TargetState
 
 EASIER, HARDER = 0.25, 4.0
 """Factors of the damping after a step that helped and after one that did not."""
-PATIENCE, PROGRESS = 8, 0.9
-"""The fit ends when the misfit has not fallen by that factor within so many steps."""
+PATIENCE, PROGRESS = 6, 0.8
+"""A stage ends when the misfit has not fallen by that factor within so many steps."""
+MAX_DAMPING = 1e6
+FIRST_STAGE, STAGE_GROWTH = 128, 4
+"""Determinants of the first stage, and the factor from stage to stage."""
+STAGE_TOLERANCE = 1.0
+"""A stage is done when its misfit is this share of what it leaves to the later ones."""
 FEWEST_ROWS = 64
 """Rows of a step, if there are so many."""
 ROWS_AT_ONCE = 8192
@@ -30,13 +36,22 @@ SMALLEST_LEAK = 1e-7
 
 @dataclass(frozen=True)
 class _Fit:
-    """Rows of this rank: what is to be met, and with which weight."""
+    """Rows of this rank, largest |c| first: what is to be met, and with which weight."""
 
     determinants: Tensor
     log_target: Tensor
     metric: Tensor
     outside: float
-    """Metric of the determinants that the target lacks."""
+    """Metric of all other determinants."""
+    rest: float = 0.0
+    """Share of the target on other determinants."""
+
+    def leading(self, size: int) -> _Fit:
+        """The ``size`` largest amplitudes over all ranks."""
+        own = len(range(rank(), size, world_size()))
+        log_target = self.log_target[:own]
+        held = all_reduce_sum(torch.exp(2 * log_target.real).sum())
+        return _Fit(self.determinants[:own], log_target, self.metric[:own], self.outside, 1 - float(held))
 
     def weights(self, misfit: Tensor) -> Tensor:
         """q: the mean of |c|² and |ψ|² times the metric, so that too much counts like too little."""
@@ -52,13 +67,14 @@ class _Fit:
         return torch.complex(ratio.real, angles)
 
     def leak(self, misfit: Tensor) -> float:
-        """Share of |ψ|² on determinants that the target lacks, ψ being normalised over its sector."""
+        """Share of |ψ|² on other determinants, ψ being normalised over its sector."""
         held = torch.exp(2 * (self.log_target - misfit).real).sum()
         return max(1 - float(all_reduce_sum(held)), 0.0)
 
     def loss(self, weights: Tensor, misfit: Tensor) -> float:
         """Σ q |misfit|² over all ranks and what leaks; infinite for a broken ψ."""
-        total = float(all_reduce_sum((weights * misfit.abs().square()).sum())) + self.outside * self.leak(misfit)
+        total = float(all_reduce_sum((weights * misfit.abs().square()).sum()))
+        total += self.outside * max(self.leak(misfit) - self.rest, 0.0)
         return total if total == total else float("inf")
 
 
@@ -70,9 +86,9 @@ class Pretraining:
     first order no amplitude inside tells), so what leaks joins the sum as one more row: its score follows from those
     inside, ψ being normalised over its sector. Deterministic, and the same on any number of ranks.
 
-    A step asks no determinant to change its log ψ by more than ``max_change``, since the linear model ends there, and
-    solves for those alone that matter: far from the target a few hundred tell the way, and the cost of a step grows
-    with their square.
+    The largest amplitudes come first, stage by stage four times as many. A step asks no determinant to change its log ψ
+    by more than ``max_change``, since the linear model ends there, and solves for those alone that matter: its cost
+    grows with their square.
 
     Args:
         target: state to fit.
@@ -82,6 +98,7 @@ class Pretraining:
         energy_shift: σ in hartree, so that what costs energy is met best; null for no such factor.
         max_change: bound on the change of log ψ that a step asks of a determinant.
         left_out: a step leaves out determinants with Σ q (1 + |log c − log ψ|²) up to this share of the misfit.
+        max_samples: bound on the determinants in a step; of more, those with the largest q (1 + |log c − log ψ|²).
         damping: first damping of the normal equations; it falls with every step that helps.
         max_bytes: bound on what one pass over the layers holds, in bytes.
     """
@@ -89,12 +106,13 @@ class Pretraining:
     def __init__(
         self,
         target: TargetState | None = None,
-        steps: int = 60,
-        tolerance: float = 3e-5,
+        steps: int = 100,
+        tolerance: float = 3e-4,
         threshold: float = 1e-6,
         energy_shift: float | None = 1.0,
         max_change: float = 1.0,
         left_out: float = 0.01,
+        max_samples: int = 2048,
         damping: float = 1e-2,
         max_bytes: int = 2**30,
     ) -> None:
@@ -103,8 +121,11 @@ class Pretraining:
                 f"pretraining: steps is {steps}, damping {damping}, max_change {max_change} and energy_shift "
                 f"{energy_shift}, expected steps ≥ 0 and positive numbers"
             )
-        if not 0 <= left_out < 1:
-            raise UserError(f"pretraining.left_out is {left_out}, expected 0 ≤ left_out < 1")
+        if not 0 <= left_out < 1 or max_samples < 1:
+            raise UserError(
+                f"pretraining: left_out is {left_out} and max_samples {max_samples}, expected 0 ≤ left_out < 1 and at "
+                "least 1"
+            )
         self.target = target or CISD()
         self.steps = steps
         self.tolerance = tolerance
@@ -112,6 +133,7 @@ class Pretraining:
         self.energy_shift = energy_shift
         self.max_change = max_change
         self.left_out = left_out
+        self.max_samples = max_samples
         self.damping = damping
         self.max_bytes = max_bytes
 
@@ -126,18 +148,30 @@ class Pretraining:
             UserError: ψ vanishes on most of the target, as in another irrep.
         """
         state = self.target.vector(hamiltonian)
-        fit = self._fit(ansatz, hamiltonian, state)
-        scores = PerSampleScores(ansatz, state.determinants.to(fit.metric.device), self.max_bytes)
-        damping = self.damping
-        misfit = self._misfit(ansatz, fit)
-        best, best_step = float("inf"), 0
-        for step in range(self.steps):
+        whole = self._fit(ansatz, hamiltonian, state)
+        count = int(all_reduce_sum(torch.tensor(len(whole.determinants), device=whole.metric.device)))
+        scores = PerSampleScores(ansatz, state.determinants.to(whole.metric.device), self.max_bytes)
+        size, step = min(FIRST_STAGE, count), 0
+        while True:
+            for figures in self._stage(ansatz, scores, whole.leading(size) if size < count else whole, step):
+                step += 1
+                yield {"pretrain/step": float(step), **figures}
+            if size == count:
+                return
+            size = min(STAGE_GROWTH * size, count)
+
+    def _stage(self, ansatz: Ansatz, scores: PerSampleScores, fit: _Fit, first: int) -> Iterator[dict[str, float]]:
+        """Steps towards one set of amplitudes, until they are met or progress ends."""
+        tolerance = max(self.tolerance, STAGE_TOLERANCE * fit.outside * fit.rest)
+        damping, misfit = self.damping, self._misfit(ansatz, fit)
+        best, best_step = float("inf"), first
+        for step in range(first, self.steps):
             weights = fit.weights(misfit)
             loss = fit.loss(weights, misfit)
             if loss < PROGRESS * best:
                 best, best_step = loss, step
-            if loss < self.tolerance or step - best_step > PATIENCE:
-                break
+            if loss < tolerance or step - best_step > PATIENCE:
+                return
             rows = self._rows(weights, misfit, loss)
             root = weights[rows].sqrt()
             space = tangent_space(scores, fit.determinants[rows], torch.zeros_like(root), root)
@@ -147,18 +181,15 @@ class Pretraining:
                 self._move(ansatz, space, wanted, outside, damping)
                 trial = self._misfit(ansatz, fit)
                 trial_loss = fit.loss(weights, trial)
-                if trial_loss < loss or damping > 1e6:
+                if trial_loss < loss:
                     break
                 _restore(scores, start)
+                if damping > MAX_DAMPING:
+                    return
                 damping *= HARDER
-            if trial_loss >= loss:
-                _restore(scores, start)
-                break
             misfit, damping = trial, damping * EASIER
-            infidelity = 1 - self._fidelity(fit, misfit)
             yield {
-                "pretrain/step": float(step),
-                "pretrain/infidelity": infidelity,
+                "pretrain/infidelity": 1 - self._fidelity(fit, misfit),
                 "pretrain/misfit": trial_loss,
                 "pretrain/damping": damping,
                 "pretrain/rows": float(all_reduce_sum(rows.sum())),
@@ -182,34 +213,37 @@ class Pretraining:
         metric = torch.ones_like(coefficients.real)
         if self.energy_shift is not None:
             metric = (hamiltonian.diagonal(determinants[chosen]) - state.energy).clamp(min=0) + self.energy_shift
-        own = slice(rank(), None, world_size())
-        return _Fit(determinants[chosen][own], torch.log(coefficients)[own], metric[own], float(metric.mean()))
+        order = coefficients.abs().argsort(descending=True, stable=True)[rank() :: world_size()]
+        coefficients, metric, outside = coefficients[order], metric[order], float(metric.mean())
+        return _Fit(determinants[chosen][order], torch.log(coefficients), metric, outside)
 
     def _rows(self, weights: Tensor, misfit: Tensor, loss: float) -> Tensor:
         """Mask of this rank's determinants that take part in a step."""
         importance = weights * (1 + misfit.abs().square())
         everyone = all_gather_rows(importance)[0].sort().values
         n_left_out = int((everyone.cumsum(0) < self.left_out * min(loss, 1.0)).sum())
-        return importance >= everyone[max(min(n_left_out, len(everyone) - FEWEST_ROWS), 0)]
+        fewest, most = len(everyone) - self.max_samples, len(everyone) - FEWEST_ROWS
+        return importance >= everyone[max(min(max(n_left_out, fewest), most), 0)]
 
     def _wanted(
         self, fit: _Fit, misfit: Tensor, rows: Tensor, space: TangentSpace
     ) -> tuple[Tensor, tuple[Tensor, float]]:
         """√q misfit [k, n], bounded, and the row of what leaks: a with Õ_leak = Σ_D a_D Õ_D, and its √q misfit.
 
-        log ψ_leak = ½ log(1 − Σ_D |ψ_D|²) has the score −Σ_D |ψ_D|² O_D / leak; it is asked to fall.
+        log ψ_leak = ½ log(1 − Σ_D |ψ_D|²) has the score −Σ_D |ψ_D|² O_D / leak; it is asked to fall to the target's.
         """
         root, parts = space.row_scale, space.scores.parts
         bounded = misfit[rows] * (self.max_change / misfit[rows].abs().clamp(min=self.max_change))
         wanted = root * torch.stack([bounded.real if part == AMPLITUDE else bounded.imag for part in parts])
         combination = torch.zeros_like(wanted)
         leak = fit.leak(misfit)
-        if leak < SMALLEST_LEAK or AMPLITUDE not in parts:
+        if leak < fit.rest + SMALLEST_LEAK or AMPLITUDE not in parts:
             return wanted, (combination, 0.0)
         scale = (fit.outside * leak) ** 0.5
         weight = torch.exp(2 * (fit.log_target - misfit).real)[rows]
         combination[parts.index(AMPLITUDE)] = -scale * weight / (leak * root)
-        return wanted, (combination, -scale * self.max_change)
+        fall = 0.5 * math.log(leak / max(fit.rest, SMALLEST_LEAK))
+        return wanted, (combination, -scale * min(fall, self.max_change))
 
     @staticmethod
     def _misfit(ansatz: Ansatz, fit: _Fit) -> Tensor:

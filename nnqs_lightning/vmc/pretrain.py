@@ -20,6 +20,8 @@ FLOW = 1e-6
 SMALLEST_GAP = 1e-3
 """Hartree; keeps first-order amplitudes finite."""
 CONNECTED_AT_ONCE = 2_000_000
+LARGEST_START = 50_000
+"""Singles and doubles up to which a selection begins with all of them, and so in the right state."""
 DENSE_SIZE = 600
 """Matrices up to this size are diagonalised whole: it is quicker and knows no start vector."""
 
@@ -71,42 +73,49 @@ class CISD(TargetState):
 
 
 class SelectedCI(TargetState):
-    """Lowest state in a set of determinants grown by importance (CIPSI: Huron, Malrieu & Rancurel 1973).
+    """Lowest state in the determinants that matter most, found round by round (Tubman et al. 2016, 1603.02686).
 
-    Round by round, determinants D outside the set with the largest |⟨D|H|ψ⟩ / (E − H_DD)| join, until the set is full.
+    From CISD on, each round ranks the determinants of the set by |⟨D|ψ⟩| and those it is coupled to by
+    |⟨D|H|ψ⟩ / (E − H_DD)|, and diagonalises H in the best of them, until the energy settles.
 
     Args:
-        max_determinants: size of the final set.
-        growth: largest factor by which a round enlarges the set.
+        max_determinants: size of the set.
         threshold: couplings |H_DD' ψ_D'| in hartree below it are not followed.
-        first_order: append first-order amplitudes of the determinants outside the full set.
+        first_order: append first-order amplitudes of the determinants outside.
+        settled: fall of the energy in hartree that calls for another round.
     """
 
     def __init__(
-        self, max_determinants: int = 200, growth: float = 4.0, threshold: float = 1e-6, first_order: bool = False
+        self,
+        max_determinants: int = 200,
+        threshold: float = 1e-6,
+        first_order: bool = False,
+        settled: float = 1e-4,
     ) -> None:
-        if max_determinants < 1 or growth <= 1 or threshold < 0:
+        if max_determinants < 1 or threshold < 0 or settled <= 0:
             raise UserError(
-                f"max_determinants is {max_determinants}, growth {growth} and threshold {threshold}, expected at least "
-                "1, more than 1 and at least 0: change pretraining.target"
+                f"max_determinants is {max_determinants}, threshold {threshold} and settled {settled}, expected at "
+                "least 1, at least 0 and a positive number: change pretraining.target"
             )
         self.max_determinants = max_determinants
-        self.growth = growth
         self.threshold = threshold
         self.first_order = first_order
+        self.settled = settled
 
     def vector(self, hamiltonian: MolecularHamiltonian) -> StateVector:
         """See :class:`TargetState`."""
-        state = lowest_state(hamiltonian, reference_determinant(hamiltonian))
-        while len(state.determinants) < self.max_determinants:
+        start = reference_determinant(hamiltonian)
+        if hamiltonian.n_connected <= LARGEST_START:
+            start = _excitations(hamiltonian, start)
+        state = lowest_state(hamiltonian, start)
+        while True:
             outside, amplitudes = first_order_amplitudes(hamiltonian, state, self.threshold)
-            size = len(state.determinants)
-            # All excitations of the first determinant may join at once.
-            room = min(self.max_determinants, max(int(self.growth * size), hamiltonian.n_connected)) - size
-            order = amplitudes.abs().argsort(descending=True, stable=True)[:room]
-            if not len(order):
+            importance = torch.cat([state.coefficients, amplitudes]).abs()
+            best = importance.argsort(descending=True, stable=True)[: self.max_determinants]
+            before, full = state.energy, len(state.determinants) == len(best)
+            state = lowest_state(hamiltonian, torch.cat([state.determinants, outside])[best])
+            if full and before - state.energy < self.settled:
                 break
-            state = lowest_state(hamiltonian, torch.cat([state.determinants, outside[order]]))
         return with_first_order(hamiltonian, state, self.threshold) if self.first_order else state
 
 
@@ -243,9 +252,9 @@ def lowest_state(hamiltonian: MolecularHamiltonian, determinants: Tensor) -> Sta
     else:
         from scipy.sparse.linalg import eigsh
 
-        start = np.zeros(len(determinants))
-        start[np.argmin(matrix.diagonal())] = 1.0
-        energies, vectors = eigsh(matrix, k=1, which="SA", v0=start + 1e-4, tol=1e-8)
+        # At random, so that no symmetry keeps it away from the ground state.
+        start = np.random.default_rng(0).standard_normal(len(determinants))
+        energies, vectors = eigsh(matrix, k=1, which="SA", v0=start, tol=1e-8)
         energy, coefficients = energies[0], vectors[:, 0]
     coefficients = coefficients * np.sign(coefficients[np.argmax(np.abs(coefficients))])
     return StateVector(determinants, torch.from_numpy(coefficients).to(torch.complex128), float(energy))
