@@ -16,8 +16,9 @@ from nnqs_lightning.ansatz.base import AutoregressiveAnsatz
 from nnqs_lightning.fock import n_words
 from nnqs_lightning.sampling import prefix
 
-FIRST_BLOCK = 2**14
-"""Leaves for which there is room at first."""
+FIRST_BLOCK = 2**22
+"""Leaves for which there is room at first: 32 MiB a column, which the C library maps outside of its heap. Pages are
+taken when they are written to, and no holes are left where decoding has had its memory."""
 
 
 @dataclass
@@ -55,15 +56,14 @@ def concatenate(parts: list[Leaves]) -> Leaves:
 
 
 def collect(parts: Iterable[Leaves]) -> Leaves:
-    """:func:`concatenate` for many small parts: copied into a few large blocks at once, for small tensors that live on
-    among large ones that come and go would leave the heap full of holes."""
+    """:func:`concatenate` for many small parts, copied into large blocks at once: small tensors that live on among
+    large ones that come and go would leave the heap full of holes."""
     blocks: list[Leaves] = []
     length = room = 0
     part = None
     for part in parts:
         while len(part):
             if room == 0:
-                # As long as all before together; pages that nothing has been written to take no memory.
                 room = max(length, FIRST_BLOCK)
                 blocks.append(Leaves(*(column.new_empty((room, *column.shape[1:])) for column in part.columns())))
             fitting, part = part[:room], part[room:]
