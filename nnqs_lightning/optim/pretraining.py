@@ -25,8 +25,6 @@ PATIENCE, PROGRESS = 6, 0.8
 MAX_DAMPING = 1e6
 FIRST_STAGE, STAGE_GROWTH = 128, 4
 """Determinants of the first stage, and the factor from stage to stage."""
-STAGE_TOLERANCE = 1.0
-"""A stage is done when its misfit is this share of what it leaves to the later ones."""
 FEWEST_ROWS = 64
 """Rows of a step, if there are so many."""
 ROWS_AT_ONCE = 8192
@@ -43,15 +41,16 @@ class _Fit:
     metric: Tensor
     outside: float
     """Metric of all other determinants."""
-    rest: float = 0.0
-    """Share of the target on other determinants."""
+    rest: float
+    """Share of |ψ|² that they may have."""
 
     def leading(self, size: int) -> _Fit:
         """The ``size`` largest amplitudes over all ranks."""
         own = len(range(rank(), size, world_size()))
         log_target = self.log_target[:own]
         held = all_reduce_sum(torch.exp(2 * log_target.real).sum())
-        return _Fit(self.determinants[:own], log_target, self.metric[:own], self.outside, 1 - float(held))
+        rest = max(1 - float(held), self.rest)
+        return _Fit(self.determinants[:own], log_target, self.metric[:own], self.outside, rest)
 
     def weights(self, misfit: Tensor) -> Tensor:
         """q: the mean of |c|² and |ψ|² times the metric, so that too much counts like too little."""
@@ -162,7 +161,7 @@ class Pretraining:
 
     def _stage(self, ansatz: Ansatz, scores: PerSampleScores, fit: _Fit, first: int) -> Iterator[dict[str, float]]:
         """Steps towards one set of amplitudes, until they are met or progress ends."""
-        tolerance = max(self.tolerance, STAGE_TOLERANCE * fit.outside * fit.rest)
+        tolerance = max(self.tolerance, fit.outside * fit.rest)
         damping, misfit = self.damping, self._misfit(ansatz, fit)
         best, best_step = float("inf"), first
         for step in range(first, self.steps):
@@ -215,7 +214,9 @@ class Pretraining:
             metric = (hamiltonian.diagonal(determinants[chosen]) - state.energy).clamp(min=0) + self.energy_shift
         order = coefficients.abs().argsort(descending=True, stable=True)[rank() :: world_size()]
         coefficients, metric, outside = coefficients[order], metric[order], float(metric.mean())
-        return _Fit(determinants[chosen][order], torch.log(coefficients), metric, outside)
+        # Where the target knows nothing, what costs less than the tolerance is left to the optimisation.
+        rest = self.tolerance / outside
+        return _Fit(determinants[chosen][order], torch.log(coefficients), metric, outside, rest)
 
     def _rows(self, weights: Tensor, misfit: Tensor, loss: float) -> Tensor:
         """Mask of this rank's determinants that take part in a step."""

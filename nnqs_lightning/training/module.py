@@ -63,7 +63,7 @@ class NNQSModule(LightningModule):
         ansatz: AnsatzFactory = TransformerAnsatz,
         local_energy: LocalEnergy = lazy_instance(SubspaceLocalEnergy),  # noqa: B008
         validation_energy: LocalEnergy = lazy_instance(ExactLocalEnergy),  # noqa: B008
-        direction: Direction = lazy_instance(MinSR, energy_shift=0.5, min_damping=1e-6),  # noqa: B008
+        direction: Direction = lazy_instance(MinSR, energy_shift=0.5, min_damping=1e-6, max_norm=0.5),  # noqa: B008
         optimizer: OptimizerFactory = lambda parameters: SGD(parameters, lr=1.0),
         lr_scheduler: SchedulerFactory | None = None,
         pretraining: Pretraining | None = lazy_instance(Pretraining),  # noqa: B008

@@ -20,6 +20,8 @@ FLOW = 1e-6
 SMALLEST_GAP = 1e-3
 """Hartree; keeps first-order amplitudes finite."""
 CONNECTED_AT_ONCE = 2_000_000
+LARGEST_TAIL = 2_000
+"""Singles and doubles up to which CISD looks at all that they are coupled to."""
 LARGEST_START = 50_000
 """Singles and doubles up to which a selection begins with all of them, and so in the right state."""
 DENSE_SIZE = 600
@@ -54,10 +56,12 @@ class CISD(TargetState):
 
     Args:
         max_determinants: UserError beyond so many determinants.
-        first_order: append first-order amplitudes of the determinants outside, mostly triples and quadruples.
+        first_order: append first-order amplitudes of the determinants outside, mostly triples and quadruples: few
+            weigh much, but an amplitude that starts with the wrong sign has to die before it can come back. By default
+            where CISD has at most 2,000 determinants.
     """
 
-    def __init__(self, max_determinants: int = 200_000, first_order: bool = False) -> None:
+    def __init__(self, max_determinants: int = 200_000, first_order: bool | None = None) -> None:
         self.max_determinants = max_determinants
         self.first_order = first_order
 
@@ -69,7 +73,10 @@ class CISD(TargetState):
                 f"{self.max_determinants}: raise it or give pretraining another target"
             )
         state = lowest_state(hamiltonian, _excitations(hamiltonian, reference_determinant(hamiltonian)))
-        return with_first_order(hamiltonian, state, FLOW) if self.first_order else state
+        first_order = self.first_order
+        if first_order is None:
+            first_order = hamiltonian.n_connected <= LARGEST_TAIL
+        return with_first_order(hamiltonian, state, FLOW) if first_order else state
 
 
 class SelectedCI(TargetState):
