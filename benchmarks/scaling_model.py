@@ -48,15 +48,12 @@ def extrapolate(rows: dict[str, Any], quick: bool) -> dict[str, Any]:
     single = rows["kinds"]["single"]
     per_row = DETERMINANTS / single["unique"][0] / SPEED_UP
     sample, backward = (single["seconds"][phase] * per_row for phase in ("sample", "backward"))
-    balance = walk_balance(quick)
+    balances = {1: 1.0, **walk_balance(quick)}
     results = []
     for label, parameters in NETWORKS.items():
         n_parameters = parameters or rows["parameters"]
         scale = n_parameters / rows["parameters"]
-        for ranks in RANKS:
-            walk = balance.get(ranks)
-            if walk is None:
-                continue
+        for ranks, walk in balances.items():
             hops = math.log2(ranks)
             terms = {
                 "work": (sample + backward) * scale,

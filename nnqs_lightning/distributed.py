@@ -23,6 +23,8 @@ class Traffic:
     """Bytes that other ranks sent to this one: the length of a sum once, of every other rank's rows."""
     seconds: float = 0.0
     """Time in collectives, waiting for slower ranks included."""
+    calls: int = 0
+    """Number of collectives."""
 
 
 traffic = Traffic()
@@ -134,6 +136,7 @@ def _counted(received_bytes: int) -> Iterator[None]:
     yield
     traffic.seconds += time.perf_counter() - started
     traffic.received_bytes += received_bytes
+    traffic.calls += 1
 
 
 def _initialised() -> bool:
