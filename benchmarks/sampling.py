@@ -92,7 +92,7 @@ def flat_ansatz(n_orb: int, n_electrons: int, d_model: int, n_layers: int) -> Tr
 def speed_row(name: str, quick: bool) -> list[dict[str, Any]]:
     """One case with every method, in turns; in full runs also multinomial, Gumbel, no cache, and memory."""
     n_orb, n_electrons, d_model, n_layers, walkers = CASES[name]
-    n_walkers = int(min(walkers, 1000) if quick else walkers)
+    n_walkers = int(min(walkers, 1000 if d_model == 64 else 300) if quick else walkers)
     ansatz = flat_ansatz(n_orb, n_electrons, d_model, n_layers)
 
     def draw_by(sampler: Sampler) -> Callable[[int], int]:

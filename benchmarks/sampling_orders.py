@@ -1,8 +1,8 @@
 """The order in which orbitals are decoded: how many nodes the tree of the same determinants has, and how well fits go.
 
 Trees: the FCI states of N2/STO-3G and of the H10 chain (STO-6G), all determinants above 1e-12; N2/cc-pVDZ, 2e5
-determinants of largest weight among the MP2 doubles and the products of two of them. Fits: the shipped configurations
-without their supervised start, over seeds.
+determinants of largest weight among the MP2 doubles and the products of two of them. Fits: the shipped configurations,
+over seeds.
 """
 
 from __future__ import annotations
@@ -188,7 +188,6 @@ def fit(molecule: str, order: str, seed: int, steps: int) -> dict[str, float]:
                 *("--seed_everything", str(seed)),
                 *("--trainer.default_root_dir", folder),
                 *("--trainer.max_steps", str(steps)),
-                *("--model.pretraining", "null"),
                 *("--model.ansatz.orbital_order", f"nnqs_lightning.ansatz.orbital_order.{order}"),
             ]
         )
@@ -198,7 +197,7 @@ def fit(molecule: str, order: str, seed: int, steps: int) -> dict[str, float]:
 
 def fit_table(rows: list[dict[str, Any]]) -> Table:
     """One line for each molecule and order."""
-    table = Table(title="Orbital order: error of the energy after a short fit without a supervised start, mHa")
+    table = Table(title="Orbital order: error of the energy after a short fit as shipped, mHa")
     for heading in ("molecule", "steps", "order", "median", "of each seed", "median CPU s"):
         table.add_column(heading, justify="right")
     for molecule, order in dict.fromkeys((row["molecule"], row["order"]) for row in rows):
@@ -208,8 +207,8 @@ def fit_table(rows: list[dict[str, Any]]) -> Table:
             molecule,
             str(of[0]["steps"]),
             order,
-            f"{median(errors):.3f}",
-            ", ".join(f"{error:.3f}" for error in errors),
+            f"{median(errors):.4f}",
+            ", ".join(f"{error:.4f}" for error in errors),
             f"{median(row['cpu_s'] for row in of):.1f}",
         )
     return table
