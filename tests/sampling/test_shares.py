@@ -13,6 +13,7 @@ from nnqs_lightning.ansatz import TransformerAnsatz
 from nnqs_lightning.chem import MolecularIntegrals
 from nnqs_lightning.fock import SampleBatch, Sector
 from nnqs_lightning.sampling import (
+    CoreSetSampler,
     GumbelTopKSampler,
     MetropolisSampler,
     MultinomialSampler,
@@ -35,6 +36,7 @@ def draw_twice() -> dict[str, list[SampleBatch]]:
         SystematicSampler(3000, target_unique=600),
         MultinomialSampler(3000, target_unique=600),
         GumbelTopKSampler(400),
+        CoreSetSampler(MultinomialSampler(3000), core_size=50),
         MetropolisSampler(n_chains=6, n_sweeps=20, burn_in=2),
         SumOverStates(),
     ]
@@ -86,7 +88,15 @@ def whole(batches: list[SampleBatch]) -> dict[tuple, tuple]:
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [0, 1])
 @pytest.mark.parametrize(
-    "name", ["SystematicSampler", "MultinomialSampler", "GumbelTopKSampler", "MetropolisSampler", "SumOverStates"]
+    "name",
+    [
+        "SystematicSampler",
+        "MultinomialSampler",
+        "GumbelTopKSampler",
+        "CoreSetSampler",
+        "MetropolisSampler",
+        "SumOverStates",
+    ],
 )
 def test_ranks_together_draw_what_one_process_draws(name, step, alone, ranks):
     parts = [draws[name][step] for draws, _ in ranks]
