@@ -61,13 +61,13 @@ def test_estimates_are_unbiased_with_less_noise_and_an_error_bar_that_covers_it(
     exact = average(SumOverStates().sample(ansatz, seed=0, step=0))
     sampler, plain = with_core(ansatz, 20), MultinomialSampler(N_WALKERS)
     found, bars, noisy = [], [], []
-    for step in range(120):
+    for step in range(80):
         batch = sampler.sample(ansatz, seed=7, step=step)
         found.append(average(batch))
         values = quantity(batch.determinants).to(torch.complex128)
         bars.append(estimate_energy(LocalEnergies(values, batch.weights, False), batch).error)
         noisy.append(average(plain.sample(ansatz, seed=7, step=step)))
-    assert abs(np.mean(found) - exact) < 3.5 * np.std(found) / 120**0.5
+    assert abs(np.mean(found) - exact) < 3.5 * np.std(found) / 80**0.5
     assert np.std(found) < 0.7 * np.std(noisy)
     assert 0.9 < np.sqrt(np.mean(np.square(bars))) / np.std(found) < 1.6
 
