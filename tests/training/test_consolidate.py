@@ -51,12 +51,26 @@ def test_two_ranks_continue_on_one(on_one_rank: dict[str, list[float]]) -> None:
         assert losses == pytest.approx(on_one_rank["ddp"][10:], abs=1e-6), run
 
 
-def test_one_rank_continues_on_two(on_one_rank: dict[str, list[float]], saved_by_one: Path, tmp_path: Path) -> None:
-    runs = [f"{saved_by_one}/{pair.replace(':', '.ckpt:')}" for pair in ("1:1", "2:2", "3:3", "2:3", "3:1")]
-    continued = run_ranks("resume_layouts.py", 2, tmp_path, *runs)[0]
+@pytest.fixture(scope="module")
+def on_two_ranks(
+    saved: Path, saved_by_one: Path, on_one_rank: dict[str, list[float]], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, list[float]]:
+    """Losses of whole runs, of runs that take up their own layout's checkpoint, and of some that take up one rank's."""
+    same = [f"{saved}/{stage}.ckpt:{stage}" for stage in "123"]
+    other = [f"{saved_by_one}/{pair.replace(':', '.ckpt:')}" for pair in ("1:1", "2:2", "3:3", "2:3", "3:1")]
+    return run_ranks("resume_layouts.py", 2, tmp_path_factory.mktemp("two"), *"123", *same, *other)[0]
+
+
+def test_one_rank_continues_on_two(on_one_rank: dict[str, list[float]], on_two_ranks: dict[str, list[float]]) -> None:
+    continued = {run: losses for run, losses in on_two_ranks.items() if "/one" in run}
     assert len(continued) == 5
     for run, losses in continued.items():
         assert losses == pytest.approx(on_one_rank["ddp"][10:], abs=1e-6), run
+
+
+@pytest.mark.parametrize("stage", list("123"))
+def test_the_same_ranks_continue_bit_for_bit(saved: Path, on_two_ranks: dict[str, list[float]], stage: str) -> None:
+    assert on_two_ranks[f"{saved}/{stage}.ckpt:{stage}"] == on_two_ranks[stage][10:]
 
 
 @pytest.mark.parametrize("layout", SHARDED)
