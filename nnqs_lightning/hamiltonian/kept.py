@@ -182,7 +182,7 @@ class KeptHamiltonian:
         self.matrix = csr_matrix(entries, shape=(len(kept), len(kept)))
         self.members = self.members[torch.from_numpy(kept)]
         self.last_used, self.has_row, self._is_new = self.last_used[kept], has_row[kept], self._is_new[kept]
-        return place
+        return place.astype(np.int64)
 
 
 def scattered(values: NDArray, place: Indices, size: int) -> NDArray:

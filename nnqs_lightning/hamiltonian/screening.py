@@ -195,11 +195,18 @@ def keep_large(determinant, tables, doubles, threshold, alpha, beta, rest, state
     rest.size[0] = 0
     states[count] = determinant
     elements[count] = diagonal_element(alpha.occupied, alpha.counts[0], beta.occupied, beta.counts[0], tables)
-    count = keep_singles(determinant, 0, alpha, beta, tables, threshold, rest, states, elements, count + 1)
-    count = keep_singles(determinant, 1, beta, alpha, tables, threshold, rest, states, elements, count)
-    count = keep_doubles(determinant, 0, 0, alpha, alpha, doubles.same_spin, threshold, rest, states, elements, count)
-    count = keep_doubles(determinant, 1, 1, beta, beta, doubles.same_spin, threshold, rest, states, elements, count)
-    return keep_doubles(determinant, 0, 1, alpha, beta, doubles.two_spins, threshold, rest, states, elements, count)
+    count += 1
+    # One call in a loop is compiled once.
+    for spin in range(2):
+        mine, other = (alpha, beta) if spin == 0 else (beta, alpha)
+        count = keep_singles(determinant, spin, mine, other, tables, threshold, rest, states, elements, count)
+    for first_spin, second_spin in ((0, 0), (1, 1), (0, 1)):
+        first, second = alpha if first_spin == 0 else beta, alpha if second_spin == 0 else beta
+        rows = doubles.same_spin if first_spin == second_spin else doubles.two_spins
+        count = keep_doubles(
+            determinant, first_spin, second_spin, first, second, rows, threshold, rest, states, elements, count
+        )
+    return count
 
 
 @jit
@@ -212,7 +219,7 @@ def keep_singles(determinant, spin, singles, other, tables, threshold, rest, sta
             m = k * n_empty + l
             value = singles.field[k, singles.empty[l]]
             if abs(value) > threshold:
-                write_single(determinant, spin, singles, m, states[count])
+                write_single(determinant, spin, singles, m, states, count)
                 elements[count] = singles.signs[m] * value
                 count += 1
             elif value != 0.0:
@@ -277,7 +284,7 @@ def draw_small(determinant, doubles, n_draws, key, alpha, beta, rest, states, el
         first_spin, second_spin = rest.spins[part]
         first = alpha if first_spin == 0 else beta
         if second_spin < 0:
-            write_single(determinant, first_spin, first, rest.entry[part], states[count])
+            write_single(determinant, first_spin, first, rest.entry[part], states, count)
             elements[count] = np.sign(rest.value[part]) * weight / n_draws
             count += 1
             continue

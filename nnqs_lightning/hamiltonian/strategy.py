@@ -49,7 +49,7 @@ class Work:
         return {
             Strategy.string_factored: links + 6e-11 * self.products + 2e-9 * self.gathered,
             Strategy.string_groups: 1e-3 + links + 1.8e-9 * self.visits + one_spin,
-            Strategy.hash: 2e-4 + 6e-8 * self.connected,
+            Strategy.hash: 2e-4 + 3e-8 * self.connected,
             Strategy.pair_scan: 2e-4 + 8e-9 * self.pairs,
         }
 

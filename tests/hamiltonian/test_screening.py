@@ -14,7 +14,7 @@ from nnqs_lightning.hamiltonian import ConnectedStates, MolecularHamiltonian
 CASES = [*MOLECULES, (9, 4, 3), (9, 7, 6), (9, 6, 2), (66, 2, 1), (8, 3, 0), (6, 6, 3)]
 
 
-@pytest.fixture(params=CASES, ids=str)
+@pytest.fixture(scope="module", params=CASES, ids=str)
 def hamiltonian(request: pytest.FixtureRequest) -> MolecularHamiltonian:
     case = request.param
     return MolecularHamiltonian(molecular_integrals(case) if isinstance(case, str) else random_integrals(*case))
