@@ -206,7 +206,8 @@ class Pretraining:
         if norm < 0.5:
             raise UserError(
                 f"ψ vanishes on {100 * (1 - float(norm)):.0f} % of the pretraining target: its determinants lie in "
-                "another irrep. Set model.ansatz.point_group to false or change pretraining.target"
+                "another irrep. Change model.system.wfn_sym or pretraining.target, or set model.ansatz.point_group to "
+                "false"
             )
         coefficients = state.coefficients.to(device)[chosen] / norm.sqrt()
         metric = torch.ones_like(coefficients.real)
