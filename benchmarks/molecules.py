@@ -6,7 +6,8 @@
 Settings of each system stand in benchmarks/molecules.yaml. A cell is a ``fit`` and a ``validate`` of the command line
 in a folder of its own: finished cells are not run again, an interrupted one goes on from its last checkpoint, and one
 whose configuration has changed is another cell. Without the data folder beside the repository only the molecules of
-configs/ run. The report (a page and two plots) is written anew after every cell.
+configs/ run. The report (a page and two plots) is written anew after every cell, with every cell of the table that is
+finished, whichever were asked for.
 """
 
 from __future__ import annotations
@@ -52,19 +53,19 @@ def main() -> None:
     unknown = sorted(set(arguments.molecules or []) - set(names))
     if unknown:
         raise SystemExit(f"--molecules {' '.join(unknown)}: expected names of {arguments.table}: {' '.join(names)}")
-    cells, skipped = plan(table, arguments.runs, arguments.molecules, range(1, arguments.seeds + 1))
+    cells, skipped = plan(table, arguments.runs, range(1, arguments.seeds + 1))
+    wanted = set(arguments.molecules or names)
     for name, reason in skipped.items():
-        console.print(f"{name} is skipped: {reason}")
-    if not arguments.report_only:
-        if any(cell.result() is None for cell in cells):
-            compile_kernels()
-        for number, cell in enumerate(cells, 1):
-            if cell.result() is None:
-                console.print(f"{number}/{len(cells)} {cell.name} seed {cell.seed}: {cell.folder}")
-                console.print(f"    {outcome(run(cell, round(60 * arguments.limit)))}")
-                report(arguments, cells, skipped)
-    results = report(arguments, cells, skipped)
-    console.print(screen_table(results))
+        if name in wanted:
+            console.print(f"{name} is skipped: {reason}")
+    missing = [cell for cell in cells if (cell.name in wanted or cell.group in wanted) and cell.result() is None]
+    if missing and not arguments.report_only:
+        compile_kernels()
+        for number, cell in enumerate(missing, 1):
+            console.print(f"{number}/{len(missing)} {cell.name} seed {cell.seed}: {cell.folder}")
+            console.print(f"    {outcome(run(cell, round(60 * arguments.limit)))}")
+            report(arguments, cells, skipped)
+    console.print(screen_table(report(arguments, cells, skipped)))
 
 
 def report(arguments: argparse.Namespace, cells: list[Cell], skipped: dict[str, str]) -> list[dict[str, Any]]:

@@ -52,21 +52,21 @@ class Cell:
         return None if "failure" in result else result
 
 
-def plan(table: Config, runs: Path, chosen: list[str] | None, seeds: range) -> tuple[list[Cell], dict[str, str]]:
+def plan(table: Config, runs: Path, seeds: range) -> tuple[list[Cell], dict[str, str]]:
     """Every cell, one seed after the other, and why systems of the table are left out."""
     references = DATA / "reference" / "molecules.json"
     known = json.loads(references.read_text(encoding="utf-8")) if references.is_file() else {}
     skipped: dict[str, str] = {}
     cells: list[Cell] = []
     for seed in seeds:
-        for name in _wanted(table["molecules"], chosen):
+        for name in table["molecules"]:
             system = molecule_system(name, known.get(name), table["max_fci_determinants"])
             if system is None:
                 skipped[name] = f"no geometry: neither configs/{name}.yaml nor {os.path.relpath(references)}"
                 continue
             exact = {"exact": known[name]["e_fci"], "by": "FCI", **known[name]} if name in known else {}
             cells.append(_cell("molecules", name, seed, table["molecules"][name], system, runs, exact))
-        for name in _wanted(table["fcidumps"], chosen):
+        for name in table["fcidumps"]:
             path = DATA / "fcidump" / f"{name}.FCIDUMP"
             if not path.is_file():
                 skipped[name] = f"no file {os.path.relpath(path)}"
@@ -74,13 +74,8 @@ def plan(table: Config, runs: Path, chosen: list[str] | None, seeds: range) -> t
             arguments = {"path": os.path.relpath(path), "max_fci_determinants": table["max_fci_determinants"]}
             system = {"class_path": "nnqs_lightning.chem.Fcidump", "init_args": arguments}
             cells.append(_cell("fcidumps", name, seed, table["fcidumps"][name], system, runs, table["fcidumps"][name]))
-        if chosen is None or "curve" in chosen:
-            cells += _curve(table["curve"], seed, runs, known)
+        cells += _curve(table["curve"], seed, runs, known)
     return cells, skipped
-
-
-def _wanted(systems: Config, chosen: list[str] | None) -> list[str]:
-    return [name for name in systems if chosen is None or name in chosen]
 
 
 def molecule_system(name: str, known: Config | None, max_fci_determinants: int) -> Config | None:

@@ -218,7 +218,7 @@ def error_plot(systems: dict[str, list[Result]]) -> Figure:
     axes.set_yscale("log")
     axes.set_xticks(list(places), list(systems), rotation=60, ha="right", fontsize=8)
     axes.set_ylabel("|E − exact| / mHa")
-    axes.legend(ncols=4, fontsize=8)
+    figure.legend(loc="outside upper center", ncols=4, fontsize=8)
     return figure
 
 
