@@ -7,6 +7,7 @@ from nnqs_lightning.chem import Molecule
 from nnqs_lightning.errors import UserError
 from nnqs_lightning.hamiltonian import MolecularHamiltonian
 from nnqs_lightning.optim import Pretraining
+from nnqs_lightning.optim.pretraining import _least_squares
 from nnqs_lightning.vmc.pretrain import CISD, SelectedCI, StateVector, TargetState
 
 LITHIUM_HYDRIDE = [("Li", 0.0, 0.0, 0.0), ("H", 0.0, 0.0, 1.5949)]
@@ -54,6 +55,39 @@ def test_amplitudes_and_signs_follow_to_high_accuracy_in_double_precision(system
     assert overlap(ansatz, state) > 0.999
 
 
+def test_a_step_is_the_damped_least_squares_one_with_the_row_of_what_leaks():
+    generator = torch.Generator().manual_seed(1)
+    jacobian, wanted, row = (torch.randn(shape, generator=generator).double() for shape in ((6, 9), (1, 6), (1, 6)))
+    damping, wanted_row = 0.1, -0.7
+
+    class Space:
+        def solve(self, right, damping):
+            gram = jacobian @ jacobian.t() + damping * torch.eye(6)
+            return torch.linalg.solve(gram, right.flatten(1).t()).t().view_as(right), damping
+
+    x = _least_squares(Space(), wanted, row, wanted_row, damping)
+    matrix = torch.cat([jacobian, row @ jacobian, damping**0.5 * torch.eye(9)])
+    right = torch.cat([wanted[0], torch.tensor([wanted_row]), torch.zeros(9)]).double()
+    expected = torch.linalg.lstsq(matrix, right[:, None]).solution[:, 0]
+    assert torch.allclose(jacobian.t() @ x[0], expected, atol=1e-10)
+
+
+def test_little_of_psi_is_left_outside_of_the_target(system):
+    integrals, hamiltonian = system
+    ansatz, target = make(integrals), SelectedCI(10)
+    list(Pretraining(target).run(ansatz, hamiltonian))
+    with torch.no_grad():
+        inside = torch.exp(2 * ansatz.log_psi(target.vector(hamiltonian).determinants).real).sum()
+    assert 1 - inside < 1e-3
+
+
+def test_a_bound_on_the_determinants_of_a_step_is_kept(system):
+    integrals, hamiltonian = system
+    log = list(Pretraining(steps=5, max_samples=20).run(make(integrals), hamiltonian))
+    assert max(figures["pretrain/rows"] for figures in log) == 64  # the fewest that a step takes
+    assert log[-1]["pretrain/misfit"] < log[0]["pretrain/misfit"]
+
+
 def test_the_fit_is_deterministic(system):
     integrals, hamiltonian = system
     runs = []
@@ -87,7 +121,9 @@ def test_no_steps_change_nothing(system):
     assert torch.equal(nn.utils.parameters_to_vector(ansatz.parameters()), before)
 
 
-@pytest.mark.parametrize("option", [{"steps": -1}, {"damping": 0.0}, {"energy_shift": -1.0}])
+@pytest.mark.parametrize(
+    "option", [{"steps": -1}, {"damping": 0.0}, {"energy_shift": -1.0}, {"max_change": 0}, {"left_out": 1.0}]
+)
 def test_impossible_options_are_refused(option):
     with pytest.raises(UserError, match=next(iter(option))):
         Pretraining(**option)
