@@ -10,11 +10,15 @@ import torch
 from torch import distributed
 from toy_ansatz import ToyAnsatz, dense_hamiltonian, full_sample, subspace_energies
 
-from nnqs_lightning.optim import Direction, MinSR, Spring
+from nnqs_lightning.ansatz import TransformerAnsatz
+from nnqs_lightning.chem import Molecule
+from nnqs_lightning.hamiltonian import MolecularHamiltonian
+from nnqs_lightning.optim import Direction, MinSR, Pretraining, Spring
 from nnqs_lightning.vmc.estimators import estimate_energy
 
 N = 60
 SIZES = (1, 2, 4)
+FIT_STEPS, FIT_RANKS = 6, 2
 CASES = ((40, False), (40, True), (3, True))
 """(width, shared): in the space of samples, wide, and of parameters, narrow."""
 
@@ -49,6 +53,15 @@ def run(rank: int, size: int, width: int, shared: bool) -> dict[str, Any]:
     return {"own": own, "minsr": minsr, "spring": spring, "stats": stats, "gradient": gradient, "energy": energy}
 
 
+def fitted() -> torch.Tensor:
+    """Parameters after a few steps of a supervised start; the ranks share out the target's determinants."""
+    integrals = Molecule(atoms=[("Li", 0, 0, 0), ("H", 0, 0, 1.5949)], name="lih").integrals()
+    torch.manual_seed(0)
+    ansatz = TransformerAnsatz(integrals, d_model=8, n_heads=2, n_layers=1).double()
+    list(Pretraining(steps=FIT_STEPS).run(ansatz, MolecularHamiltonian(integrals)))
+    return torch.cat([p.detach().flatten() for p in ansatz.parameters()])
+
+
 def main(folder: Path, rank: int) -> None:
     for size in SIZES:
         if rank >= size:
@@ -56,7 +69,10 @@ def main(folder: Path, rank: int) -> None:
         if size > 1:
             store = distributed.FileStore(str(folder / f"store{size}"), size)
             distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
-        torch.save({case: run(rank, size, *case) for case in CASES}, folder / f"{rank}_of_{size}.pt")
+        results: dict[Any, Any] = {case: run(rank, size, *case) for case in CASES}
+        if size <= FIT_RANKS:
+            results["fit"] = fitted()
+        torch.save(results, folder / f"{rank}_of_{size}.pt")
         if size > 1:
             distributed.destroy_process_group()
 

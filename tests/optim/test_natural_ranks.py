@@ -23,7 +23,7 @@ def steps(tmp_path_factory):
     found = {}
     for size in SIZES:
         files = [torch.load(folder / f"{rank}_of_{size}.pt", weights_only=False) for rank in range(size)]
-        found.update({(size, case): [file[case] for file in files] for case in CASES})
+        found.update({(size, case): [file[case] for file in files] for case in files[0]})
     return found
 
 
@@ -49,3 +49,10 @@ def test_any_number_of_ranks_gives_the_same_step(steps, size, case):
         assert part["stats"] == pytest.approx(alone[0]["stats"], rel=1e-9)
         assert part["energy"].mean == pytest.approx(alone[0]["energy"].mean, rel=1e-13)
         assert part["energy"].variance == pytest.approx(alone[0]["energy"].variance, rel=1e-12)
+
+
+@pytest.mark.slow
+def test_two_ranks_give_the_same_supervised_start_as_one(steps):
+    (alone,) = steps[1, "fit"]
+    for parameters in steps[2, "fit"]:
+        torch.testing.assert_close(parameters, alone, rtol=0, atol=1e-8)
