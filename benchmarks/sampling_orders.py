@@ -27,7 +27,6 @@ from nnqs_lightning.ansatz.orbital_order import AsGiven, FiedlerOrder, OrbitalOr
 from nnqs_lightning.ansatz.orbital_physics import orbital_energies
 from nnqs_lightning.ansatz.tokens import tokenize
 from nnqs_lightning.chem import Fcidump, MolecularIntegrals, Molecule
-from nnqs_lightning.cli import main as command
 from nnqs_lightning.fock import Sector
 from nnqs_lightning.sampling import prefix
 from nnqs_lightning.sampling.leaves import Leaves
@@ -180,6 +179,9 @@ def fit_rows(quick: bool) -> list[dict[str, Any]]:
 
 def fit(molecule: str, order: str, seed: int, steps: int) -> dict[str, float]:
     """Error of the energy at the end, mHa, and CPU seconds."""
+    # Every process that measures memory would load it otherwise.
+    from nnqs_lightning.cli import main as command
+
     with TemporaryDirectory() as folder, redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         command(
             [
