@@ -1,7 +1,8 @@
-"""Speed of local energies within a set: connected elements a second, growth with the set, memory, PySCF beside them.
+"""Speed of local energies: connected elements a second, growth with the set, memory, parts of it, PySCF beside them.
 
 "Elements" counts what the plain algorithm would visit: determinants × connected states of each, in the set or not. All
-figures are CPU seconds of one thread, the least of several runs. Run it with OMP_NUM_THREADS=1.
+figures are CPU seconds of one thread, the least of several runs; "peak MB" is how far one evaluation raises the
+resident memory, the set itself not counted. Run it with OMP_NUM_THREADS=1.
 """
 
 from __future__ import annotations
@@ -9,16 +10,17 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import resource
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numba
 import numpy as np
 import torch
-from local_energy_sets import DATA, heaviest, integrals
+from local_energy_measure import cpu_seconds, peak_megabytes
+from local_energy_parts import filter_rows, lookup_rows, screening_rows
+from local_energy_sets import DATA, heaviest, integrals, named_set
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -36,23 +38,28 @@ SLOW = (Strategy.hash, Strategy.pair_scan)
 
 def main() -> None:
     """Measure, show, and write on request."""
+    tables = {
+        "kernels": ("Kernels", kernel_rows),
+        "growth": ("Growth, strategy auto", growth_rows),
+        "incremental": ("Kept Hamiltonian, 3% of the set replaced at each step", incremental_rows),
+        "screening": ("Connected states above a threshold, per determinant", screening_rows),
+        "filter": ("Bitmap before the hash table", partial(filter_rows, KERNEL_SETS)),
+        "lookup": ("Look-ups of determinants", lookup_rows),
+        "pyscf": ("PySCF on the same job", pyscf_rows),
+    }
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="within a minute: sets of 1e4 at most, fewer systems")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--json", type=Path, help="write the figures to this file, beside those of other tables")
+    parser.add_argument("--only", nargs="+", choices=tables, default=list(tables), help="tables to measure")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    figures = {
-        "versions": {"torch": torch.__version__, "numba": numba.__version__, "numpy": np.__version__},
-        "kernels": kernel_rows(arguments.quick),
-        "growth": growth_rows(arguments.quick),
-        "incremental": incremental_rows(arguments.quick),
-        "pyscf": pyscf_rows(arguments.quick),
-    }
+    figures = json.loads(arguments.json.read_text()) if arguments.json and arguments.json.exists() else {}
+    figures["versions"] = {"torch": torch.__version__, "numba": numba.__version__, "numpy": np.__version__}
     console = Console(width=150)
-    console.print(table("Kernels", figures["kernels"]))
-    console.print(table("Growth, strategy auto", figures["growth"]))
-    console.print(table("Kept Hamiltonian, 3% of the set replaced at each step", figures["incremental"]))
-    console.print(table("PySCF on the same job", figures["pyscf"]))
+    for name in arguments.only:
+        title, measure = tables[name]
+        figures[name] = measure(arguments.quick)
+        console.print(table(title, figures[name]))
     if arguments.json:
         arguments.json.write_text(json.dumps(figures, indent=1))
 
@@ -71,25 +78,11 @@ def enumerate_rows(determinants, tables, n_connected):
     return total
 
 
-def cpu_seconds(job: Callable[[], Any], repeats: int) -> float:
-    """Least CPU time of ``job``, compiled before."""
-    job()
-    times = []
-    for _ in range(repeats):
-        start = time.process_time()
-        job()
-        times.append(time.process_time() - start)
-    return min(times)
-
-
 def kernel_rows(quick: bool) -> list[dict[str, Any]]:
     """Every strategy and the ceiling on the three sets."""
     rows = []
     for name, size in KERNEL_SETS.items():
-        if quick and size > 20_000:
-            size = 10_000
-        hamiltonian = MolecularHamiltonian(integrals(name))
-        determinants, log_psi = heaviest(hamiltonian, size)
+        hamiltonian, determinants, log_psi = named_set(name, size, quick)
         some = torch.arange(0, len(determinants), max(1, len(determinants) // 300))
         words = hamiltonian.words(determinants[some])
         seconds = cpu_seconds(lambda h=hamiltonian, w=words: enumerate_rows(w, h.tables, h.n_connected), 3)
@@ -155,7 +148,7 @@ def growth_rows(quick: bool) -> list[dict[str, Any]]:
                     "seconds": round(seconds, 4),
                     "µs/determinant": round(seconds / n * 1e6, 2),
                     "growth exponent": round(exponent, 2),
-                    "peak memory of the run, MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+                    "peak MB": peak_megabytes(lambda h=hamiltonian, d=determinants, p=log_psi: h.local_energies(d, p)),
                 }
             )
     return rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -43,6 +44,19 @@ def reference(hamiltonian: MolecularHamiltonian) -> Tensor:
         if lowest == 0:
             return best
         best = reached[lowest : lowest + 1]
+
+
+@cache
+def named_set(name: str, n: int, quick: bool) -> tuple[MolecularHamiltonian, Tensor, Tensor]:
+    """A benchmark system and its :func:`heaviest` ``n``, at most 20,000 of them for a quick look."""
+    hamiltonian = MolecularHamiltonian(integrals(name))
+    return hamiltonian, *heaviest(hamiltonian, 10_000 if quick and n > 20_000 else n)
+
+
+def strongest(hamiltonian: MolecularHamiltonian, n: int) -> Tensor:
+    """The ``n`` determinants with the largest couplings to the reference."""
+    connected = hamiltonian.connected_states(reference(hamiltonian))
+    return connected.determinants[connected.elements.abs().argsort(descending=True)[:n]]
 
 
 def heaviest(hamiltonian: MolecularHamiltonian, n: int) -> tuple[Tensor, Tensor]:
