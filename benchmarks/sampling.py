@@ -217,13 +217,11 @@ def measure_growth(n_walkers: float) -> dict[str, Any]:
     def draw(size: int) -> None:
         sampler = SystematicSampler(size, max_cache_bytes=POOL)
         start = time.process_time()
-        drawn["unique"] = len(sampler.sample(ansatz, seed=0, step=1))
-        drawn["seconds"] = time.process_time() - start
+        n_unique, nodes, _ = decoded(ansatz, lambda: len(sampler.sample(ansatz, seed=0, step=1)))
+        drawn.update(unique=n_unique, nodes=nodes, seconds=time.process_time() - start)
 
     peak = peak_memory(draw, int(n_walkers))
-    _, nodes, _ = decoded(ansatz, lambda: draw(int(n_walkers)) or 0)
-    beyond = peak - pools[0] - RESULT_BYTES * drawn["unique"]
-    return drawn | {"peak": peak, "pool": pools[0], "nodes": nodes, "beyond": beyond}
+    return drawn | {"peak": peak, "pool": pools[0], "beyond": peak - pools[0] - RESULT_BYTES * drawn["unique"]}
 
 
 def largest_pool() -> list[int]:
