@@ -14,6 +14,9 @@ from nnqs_lightning.fock.compiled import jit, map_rows
 
 Words = NDArray[np.uint64]
 
+AHEAD = 64
+"""Queries whose slots are read before the first of them is compared."""
+
 
 class DeterminantTable:
     """A growing set of distinct determinants, or of strings of one spin, numbered in order of arrival.
@@ -113,6 +116,19 @@ def insert_all(rows, held, size, slots, positions):
 
 @jit
 def find_rows(start, stop, queries, held, slots, positions):
-    """Position of a block of ``queries``, −1 where absent."""
-    for row in range(start, stop):
-        positions[row] = slots[find_slot(queries, row, held, slots)]
+    """Position of a block of ``queries``, −1 where absent.
+
+    The first looks of many queries come before any is judged: so the waits for memory overlap.
+    """
+    mask = np.uint64(slots.shape[0] - 1)
+    for first in range(start, stop, AHEAD):
+        last = min(first + AHEAD, stop)
+        for row in range(first, last):
+            positions[row] = slots[hash_row(queries, row) & mask]
+        for row in range(first, last):
+            if positions[row] >= 0:
+                differ = False
+                for w in range(queries.shape[1]):
+                    differ |= held[positions[row], w] != queries[row, w]
+                if differ:
+                    positions[row] = slots[find_slot(queries, row, held, slots)]

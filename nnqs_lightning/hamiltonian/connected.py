@@ -118,7 +118,7 @@ def append_one_spin(determinant, spin, singles, other, tables, threshold, states
             m = k * n_empty + l
             value = singles.field[k, a]
             if abs(value) > threshold:
-                write_single(determinant, spin, singles, m, states, count)
+                write_single(determinant, spin, singles.strings, m, states, count)
                 elements[count] = singles.signs[m] * value
                 count += 1
             for p in range(k):
@@ -128,7 +128,7 @@ def append_one_spin(determinant, spin, singles, other, tables, threshold, states
                     b = singles.empty[q]
                     value = tables.same_spin[row, (a * (a - 1) >> 1) + b]
                     if abs(value) > threshold:
-                        write_single(determinant, spin, singles, m, states, count)
+                        write_single(determinant, spin, singles.strings, m, states, count)
                         states[count, spin, j >> 6] ^= ONE << np.uint64(j & 63)
                         states[count, spin, b >> 6] ^= ONE << np.uint64(b & 63)
                         elements[count] = pair_sign(singles.ranks, j, b, i, a) * value
@@ -137,10 +137,10 @@ def append_one_spin(determinant, spin, singles, other, tables, threshold, states
 
 
 @jit
-def write_single(determinant, spin, singles, m, states, place):
-    """``states[place]`` = ``determinant`` with its string of ``spin`` replaced by the excited one numbered m."""
+def write_single(determinant, spin, strings, m, states, place):
+    """``states[place]`` = ``determinant`` with its string of ``spin`` replaced by ``strings[m]``."""
     for w in range(determinant.shape[1]):
-        states[place, spin, w] = singles.strings[m, w]
+        states[place, spin, w] = strings[m, w]
         states[place, 1 - spin, w] = determinant[1 - spin, w]
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nnqs_lightning.fock.compiled import jit
-from nnqs_lightning.fock.lookup import find_slot, hash_row
+from nnqs_lightning.fock.lookup import find_rows, hash_row
 from nnqs_lightning.hamiltonian.connected import Excitations, connect, excitations
 
 LOG_CAP = 690.0
@@ -65,7 +65,6 @@ class Scratch(NamedTuple):
     alpha: Excitations
     beta: Excitations
     states: NDArray[np.uint64]
-    near: NDArray[np.int64]
     elements: NDArray[np.float64]
     """Elements of the members found."""
     positions: NDArray[np.int64]
@@ -79,7 +78,6 @@ def scratch(n_orb, n_words, n_connected):
         excitations(n_orb, n_words),
         excitations(n_orb, n_words),
         np.empty((n_connected, 2, n_words), dtype=np.uint64),
-        np.empty(n_connected + 1, dtype=np.int64),
         np.empty(n_connected),
         np.empty(n_connected, dtype=np.int64),
     )
@@ -95,15 +93,17 @@ def find_members(row, held, tables, room):
     n_near = 0
     for k in range(count):
         word, bit = bit_place(hash_row(rows_of_words, k), held.bits)
-        room.near[n_near] = k
+        # Moved in any case, and kept where the next one goes behind it.
+        for w in range(rows_of_words.shape[1]):
+            rows_of_words[n_near, w] = rows_of_words[k, w]
+        room.elements[n_near] = room.elements[k]
         n_near += np.int64((held.bits[word] >> bit) & np.uint64(1))
+    find_rows(0, n_near, rows_of_words, held.words, held.slots, room.positions)
     n_members = 0
-    for k in room.near[:n_near]:
-        position = held.slots[find_slot(rows_of_words, k, held.words, held.slots)]
-        if position >= 0:
-            room.elements[n_members] = room.elements[k]
-            room.positions[n_members] = position
-            n_members += 1
+    for k in range(n_near):
+        room.elements[n_members] = room.elements[k]
+        room.positions[n_members] = room.positions[k]
+        n_members += room.positions[k] >= 0
     return n_members
 
 

@@ -219,7 +219,7 @@ def keep_singles(determinant, spin, singles, other, tables, threshold, rest, sta
             m = k * n_empty + l
             value = singles.field[k, singles.empty[l]]
             if abs(value) > threshold:
-                write_single(determinant, spin, singles, m, states, count)
+                write_single(determinant, spin, singles.strings, m, states, count)
                 elements[count] = singles.signs[m] * value
                 count += 1
             elif value != 0.0:
@@ -284,7 +284,7 @@ def draw_small(determinant, doubles, n_draws, key, alpha, beta, rest, states, el
         first_spin, second_spin = rest.spins[part]
         first = alpha if first_spin == 0 else beta
         if second_spin < 0:
-            write_single(determinant, first_spin, first, rest.entry[part], states, count)
+            write_single(determinant, first_spin, first.strings, rest.entry[part], states, count)
             elements[count] = np.sign(rest.value[part]) * weight / n_draws
             count += 1
             continue
