@@ -2,11 +2,11 @@
 
 Two processes of one thread, pinned to a core each. Weak and strong scaling by phase, of determinants drawn from a
 pretrained network; DDP against ZeRO-1, -2 and -3 in one run; bytes received on 1, 2 and 4 ranks; a model of the step on
-many GPUs (``scaling_model.py``). Kinds of steps alternate; figures are those of the slowest rank in the quietest
-step.
+many GPUs (``scaling_model.py``). Kinds of steps alternate; figures are those of the slowest rank in the quietest step.
 
 A FILE that exists keeps the figures of sections that are not run now, so that a long run can be made in pieces. Wall
-seconds need free cores, of which the load before and after tells; CPU seconds do not, but leave out waiting.
+seconds need free cores, of which the load before and after tells; CPU seconds do not, but leave out waiting. Pretrained
+networks are kept in the temporary folder.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HERE = Path(__file__).parent
 SCALING = {
     "H10": ("H10", 5_000, "gradient", 5),
     "N2": ("N2", 5_000, "gradient", 5),
-    "N2/cc-pVDZ": ("N2/cc-pVDZ", 5_000, "gradient", 5),
+    "N2/cc-pVDZ": ("N2/cc-pVDZ", 5_000, "gradient", 3),
     "N2/cc-pVDZ, large": ("N2/cc-pVDZ", 10_000, "gradient", 4),
     "N2, MinSR": ("N2", 5_000, "minsr", 5),
 }
@@ -44,6 +44,9 @@ TRAFFIC = {
 KINDS = ["single", "whole", "beside", "strong", "weak"]
 MODELLED = "N2/cc-pVDZ"
 SECTIONS = [*SCALING, "strategies", "traffic", "model"]
+KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**33), "MALLOC_TRIM_THRESHOLD_": str(2**34)}
+"""glibc gives large tensors back to the kernel and faults them in again, page by page, at every step; here it keeps
+them. Processes wait for one another in the kernel otherwise."""
 Ranks = list[dict[str, Any]]
 
 
@@ -123,7 +126,7 @@ def run_ranks(n_ranks: int, tasks: dict[str, Any]) -> Ranks:
     common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "SCALING_RANKS": str(n_ranks), "NODE_RANK": "0"}
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, str(HERE / "scaling_ranks.py"), folder, json.dumps(tasks)]
-        environment = {**os.environ, **common, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+        environment = {**os.environ, **common, **KEEP_MEMORY, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
         logs = [(Path(folder) / f"{rank}.log").open("w+") for rank in range(n_ranks)]
         processes = [
             subprocess.Popen(command, env={**environment, "LOCAL_RANK": str(rank)}, stdout=log, stderr=log)

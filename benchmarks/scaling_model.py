@@ -3,7 +3,7 @@
 T(P) = t_sample / w(P) + t_backward + pairs(P) + opening(P) + gather(P) + gradient(P) + latency(P), every rank with n
 determinants of its own.
 
-- t_sample and t_backward: seconds of one thread here, by determinant and parameter, over ``SPEED_UP``.
+- t_sample and t_backward: CPU seconds of one thread here, by determinant and parameter, over ``SPEED_UP``.
 - w(P): mean over largest walk when a recorded tree of N2/cc-pVDZ size is dealt out to P ranks.
 - pairs: local energies within the whole set compare each of a rank's n determinants with all P n, as on a GPU.
 - opening: decoder calls for the nodes on the way to a rank's part of the tree, two a level.
@@ -47,7 +47,7 @@ def extrapolate(rows: dict[str, Any], quick: bool) -> dict[str, Any]:
     """Step times and efficiencies from the figures of one section of the benchmark; work grows with the parameters."""
     single = rows["kinds"]["single"]
     per_row = DETERMINANTS / single["unique"][0] / SPEED_UP
-    sample, backward = (single["seconds"][phase] * per_row for phase in ("sample", "backward"))
+    sample, backward = (single["cpu"][phase] * per_row for phase in ("sample", "backward"))
     balances = {1: 1.0, **walk_balance(quick)}
     results = []
     for label, parameters in NETWORKS.items():

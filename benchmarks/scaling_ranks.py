@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,6 +40,8 @@ MOLECULES = {
 }
 PRETRAINING = {"H10": (20, 1e-6), "N2": (14, 1e-6), "N2/cc-pVDZ": (15, 3e-3)}
 """Steps and threshold of the supervised start: a peaked |ψ|², as in training; a new network's is flat."""
+KEPT = Path(tempfile.gettempdir()) / "nnqs_lightning-scaling"
+"""Where pretrained networks are kept."""
 DIRECTIONS = {"gradient": EnergyGradient, "minsr": partial(MinSR, energy_shift=0.5, min_damping=1e-6)}
 
 # What a kind of step does with n determinants on P ranks: who takes part, and how many determinants there are.
@@ -117,9 +120,7 @@ def alone() -> Iterator[None]:
 
 def scale(name: str, n_unique: int, direction: str, repeats: int, kinds: list[str]) -> dict[str, Any]:
     """Seconds by phase of every kind of step, determinants, bytes and collectives of its last one."""
-    module = build(name)
-    for _ in pretraining(name).run(module.ansatz, module.hamiltonian):
-        pass
+    module = pretrained(name)
     ranks = distributed.world_size()
     walkers = {n: walkers_for(module, n) for n in {n_unique * (KINDS[kind][1] or ranks) for kind in kinds}}
     runs = {
@@ -195,26 +196,35 @@ def strategies(name: str, n_unique: int, rounds: int, n_steps: int) -> dict[str,
                 callbacks=[PhaseTimes(table=False), times],
             )
             sampler = SystematicSampler(target_unique=n_unique)
-            trainer.fit(build(name), datamodule=MonteCarloDataModule(sampler=sampler, seed=0))
+            trainer.fit(pretrained(name), datamodule=MonteCarloDataModule(sampler=sampler, seed=0))
             steps += times.steps[WARM_UP:]
     return results
 
 
-def build(name: str) -> NNQSModule:
+def pretrained(name: str) -> NNQSModule:
+    """A module with a network after the supervised start, which is kept for the next section."""
     torch.manual_seed(0)
-    return NNQSModule(
+    module = NNQSModule(
         system=Molecule(name=name.replace("/", "_"), **MOLECULES[name]),
         ansatz=TransformerAnsatz,
         local_energy=SubspaceLocalEnergy(),
         direction=EnergyGradient(),
         optimizer=partial(torch.optim.AdamW, lr=1e-3),
-        pretraining=pretraining(name),
+        pretraining=None,
     )
-
-
-def pretraining(name: str) -> Pretraining:
     steps, threshold = PRETRAINING[name]
-    return Pretraining(steps=steps, threshold=threshold)
+    file = KEPT / f"{name.replace('/', '_')}-{steps}-{threshold:g}.pt"
+    known = file.exists()
+    dist.barrier()
+    if known:
+        module.ansatz.load_state_dict(torch.load(file))
+        return module
+    for _ in Pretraining(steps=steps, threshold=threshold).run(module.ansatz, module.hamiltonian):
+        pass
+    if distributed.rank() == 0:
+        KEPT.mkdir(parents=True, exist_ok=True)
+        torch.save(module.ansatz.state_dict(), file)
+    return module
 
 
 def main() -> None:
