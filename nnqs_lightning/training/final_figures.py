@@ -46,8 +46,8 @@ class FinalFigures(Callback):
         self,
         subspace: bool = True,
         max_determinants: int = 20_000,
-        exact_couplings: int = 100_000_000,
-        screening: float = 1e-7,
+        exact_couplings: int = 20_000_000,
+        screening: float = 1e-6,
         truncations: int = 4,
         plot: bool = True,
     ) -> None:

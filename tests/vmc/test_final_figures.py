@@ -31,7 +31,7 @@ def water() -> MolecularHamiltonian:
 
 @pytest.fixture(scope="module")
 def cisd(water: MolecularHamiltonian):
-    return CISD().vector(water)
+    return CISD(first_order=False).vector(water)
 
 
 def rows_of(figures) -> dict[str, object]:
@@ -147,3 +147,18 @@ def test_scatter_about_the_line_is_its_error_and_too_few_points_give_none():
 def test_standard_error_is_that_of_independent_values():
     values = np.random.default_rng(0).normal(size=400)
     assert standard_error(list(values)) == pytest.approx(values.std(ddof=1) / 20, rel=1e-12)
+
+
+def test_beyond_the_limit_every_truncation_is_screened_alike(water, cisd):
+    order = cisd.coefficients.abs().argsort(descending=True, stable=True)
+    for limits, screening, note in (
+        (Limits(truncations=2), 0.0, "all couplings"),
+        (Limits(truncations=2, exact_couplings=100, screening=1e-3), 1e-3, "screened at 0.001 Ha"),
+    ):
+        figures = set_figures(water, cisd.determinants, log_of(cisd.coefficients), limits)
+        assert rows_of(figures)["second_order"].note == note
+        for truncation in figures.truncations:
+            heavy = order[: truncation.n_determinants]
+            state = ground_state(water, cisd.determinants[heavy], cisd.coefficients[heavy])
+            expected = outside(water, state, screening).second_order
+            assert truncation.second_order == pytest.approx(expected, rel=1e-6), truncation

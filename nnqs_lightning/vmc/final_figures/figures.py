@@ -71,12 +71,16 @@ class Limits:
 
     max_determinants: int = 20_000
     """The heaviest so many determinants of a larger set are diagonalised."""
-    exact_couplings: int = 100_000_000
+    exact_couplings: int = 20_000_000
     """Determinants × connected states up to which nothing is left out of the second-order correction."""
-    screening: float = 1e-7
+    screening: float = 1e-6
     """Couplings |H ψ| in hartree that are left out beyond."""
     truncations: int = 4
     """States to extrapolate from: the set, its heavier half, quarter, …"""
+
+    def screening_of(self, n_couplings: int) -> float:
+        """What a correction over so many couplings leaves out: nothing, or those up to ``screening``."""
+        return 0.0 if n_couplings <= self.exact_couplings else self.screening
 
 
 def set_figures(hamiltonian: MolecularHamiltonian, determinants: Tensor, log_psi: Tensor, limits: Limits) -> SetFigures:
@@ -101,7 +105,7 @@ def set_figures(hamiltonian: MolecularHamiltonian, determinants: Tensor, log_psi
         zero_extrapolation([-t.second_order for t in truncations], [t.energy for t in truncations]),
     )
     heaviest = "" if size == len(determinants) else f"the heaviest {size:,} of "
-    screened = size * hamiltonian.n_connected > limits.exact_couplings
+    screening = limits.screening_of(size * hamiltonian.n_connected)
     rows = [
         Row("rayleigh", "ψ in the sampled set", float(rayleigh), 0.0, True, f"{len(determinants):,} determinants"),
         Row("subspace", "lowest state in it", state.energy, 0.0, True, f"{heaviest}{len(determinants):,} determinants"),
@@ -111,7 +115,7 @@ def set_figures(hamiltonian: MolecularHamiltonian, determinants: Tensor, log_psi
             state.energy + truncations[-1].second_order,
             None,
             False,
-            f"screened at {limits.screening:g} Ha" if screened else "all couplings",
+            f"screened at {screening:g} Ha" if screening else "all couplings",
         ),
         *_extrapolated(truncations, lines),
     ]
@@ -133,10 +137,11 @@ def _truncations(
     """States in ever larger heads of the set, the largest of them last and given whole."""
     largest = min(len(determinants), limits.max_determinants)
     sizes = sorted({max(1, largest >> halvings) for halvings in range(max(1, limits.truncations))})
+    # One screening for all of them: they lie on one line.
+    screening = limits.screening_of(largest * hamiltonian.n_connected)
     found = []
     for size in sizes:
         state = ground_state(hamiltonian, determinants[:size], psi[:size])
-        screening = 0.0 if size * hamiltonian.n_connected <= limits.exact_couplings else limits.screening
         rest = outside(hamiltonian, state, screening)
         found.append(Truncation(size, state.energy, rest.variance, rest.second_order))
     return found, state
