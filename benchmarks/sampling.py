@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 from sampling_balance import balance_rows, balance_table
 from sampling_noise import noise_rows, noise_table
-from sampling_orders import fit_rows, fit_table, tree_rows, tree_table
+from sampling_orders import FITS, fit_rows, fit_table, tree_rows, tree_table
 
 from nnqs_lightning.ansatz import TransformerAnsatz
 from nnqs_lightning.chem import MolecularIntegrals
@@ -352,7 +352,7 @@ SECTIONS: dict[str, Section] = {
     "balance": (balance_rows, balance_table),
     "noise": (noise_rows, noise_table),
     "trees": (tree_rows, tree_table),
-    "fits": (fit_rows, fit_table),
+    **{f"fits-{molecule}": (partial(fit_rows, molecule), fit_table) for molecule in FITS},
 }
 
 if __name__ == "__main__":
