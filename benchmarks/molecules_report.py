@@ -23,6 +23,10 @@ ABOUT = """# Molecules with the shipped configurations
 `benchmarks/molecules.yaml`. Errors are in mHa above the exact energy (below it where negative), the median over seeds
 with the worst one in brackets.
 
+Mind what a run starts from: CISD with its first-order tail, or selected CI with one (`pretraining.target` of each
+configuration). In sectors of a few hundred determinants such a start is close to the exact state by itself, and the
+table tells that the network holds and refines it; what it finds without is the subject of `benchmarks/optimisers.py`.
+
 - *network*: the network's own energy, ⟨ψ|H|ψ⟩ with every connected determinant, by `validate`.
 - *subspace*: the lowest eigenvalue of H in the sampled set; variational.
 - *correlation*: share of E(HF) − E(exact) that the network's energy recovers.
