@@ -39,7 +39,7 @@ class _Fit:
     determinants: Tensor
     log_target: Tensor
     metric: Tensor
-    outside: float
+    leak_metric: float
     """Metric of all other determinants."""
     rest: float
     """Share of |ψ|² that they may have."""
@@ -50,7 +50,7 @@ class _Fit:
         log_target = self.log_target[:own]
         held = all_reduce_sum(torch.exp(2 * log_target.real).sum())
         rest = max(1 - float(held), self.rest)
-        return _Fit(self.determinants[:own], log_target, self.metric[:own], self.outside, rest)
+        return _Fit(self.determinants[:own], log_target, self.metric[:own], self.leak_metric, rest)
 
     def weights(self, misfit: Tensor) -> Tensor:
         """q: the mean of |c|² and |ψ|² times the metric, so that too much counts like too little."""
@@ -73,7 +73,7 @@ class _Fit:
     def loss(self, weights: Tensor, misfit: Tensor) -> float:
         """Σ q |misfit|² over all ranks and what leaks; infinite for a broken ψ."""
         total = float(all_reduce_sum((weights * misfit.abs().square()).sum()))
-        total += self.outside * max(self.leak(misfit) - self.rest, 0.0)
+        total += self.leak_metric * max(self.leak(misfit) - self.rest, 0.0)
         return total if total == total else float("inf")
 
 
@@ -161,7 +161,7 @@ class Pretraining:
 
     def _stage(self, ansatz: Ansatz, scores: PerSampleScores, fit: _Fit, first: int) -> Iterator[dict[str, float]]:
         """Steps towards one set of amplitudes, until they are met or progress ends."""
-        tolerance = max(self.tolerance, fit.outside * fit.rest)
+        tolerance = max(self.tolerance, fit.leak_metric * fit.rest)
         damping, misfit = self.damping, self._misfit(ansatz, fit)
         best, best_step = float("inf"), first
         for step in range(first, self.steps):
@@ -174,10 +174,10 @@ class Pretraining:
             rows = self._rows(weights, misfit, loss)
             root = weights[rows].sqrt()
             space = tangent_space(scores, fit.determinants[rows], torch.zeros_like(root), root)
-            wanted, outside = self._wanted(fit, misfit, rows, space)
+            wanted, leak_row = self._wanted(fit, misfit, rows, space)
             start = [p.detach().clone() for p in scores.parameters.values()]
             while True:
-                self._move(ansatz, space, wanted, outside, damping)
+                self._move(ansatz, space, wanted, leak_row, damping)
                 trial = self._misfit(ansatz, fit)
                 trial_loss = fit.loss(weights, trial)
                 if trial_loss < loss:
@@ -214,10 +214,10 @@ class Pretraining:
         if self.energy_shift is not None:
             metric = (hamiltonian.diagonal(determinants[chosen]) - state.energy).clamp(min=0) + self.energy_shift
         order = coefficients.abs().argsort(descending=True, stable=True)[rank() :: world_size()]
-        coefficients, metric, outside = coefficients[order], metric[order], float(metric.mean())
+        leak_metric = float(metric.mean())  # over the whole target, so that it is the same on every rank
         # Where the target knows nothing, what costs less than the tolerance is left to the optimisation.
-        rest = self.tolerance / outside
-        return _Fit(determinants[chosen][order], torch.log(coefficients), metric, outside, rest)
+        rest = self.tolerance / leak_metric
+        return _Fit(determinants[chosen][order], torch.log(coefficients[order]), metric[order], leak_metric, rest)
 
     def _rows(self, weights: Tensor, misfit: Tensor, loss: float) -> Tensor:
         """Mask of this rank's determinants that take part in a step."""
@@ -241,7 +241,7 @@ class Pretraining:
         leak = fit.leak(misfit)
         if leak < fit.rest + SMALLEST_LEAK or AMPLITUDE not in parts:
             return wanted, (combination, 0.0)
-        scale = (fit.outside * leak) ** 0.5
+        scale = (fit.leak_metric * leak) ** 0.5
         weight = torch.exp(2 * (fit.log_target - misfit).real)[rows]
         combination[parts.index(AMPLITUDE)] = -scale * weight / (leak * root)
         fall = 0.5 * math.log(leak / max(fit.rest, SMALLEST_LEAK))
@@ -260,12 +260,12 @@ class Pretraining:
 
     @staticmethod
     def _move(
-        ansatz: Ansatz, space: TangentSpace, wanted: Tensor, outside: tuple[Tensor, float], damping: float
+        ansatz: Ansatz, space: TangentSpace, wanted: Tensor, leak_row: tuple[Tensor, float], damping: float
     ) -> None:
         """θ += the damped least-squares step, by one backward pass over the rows of this rank."""
         root = space.row_scale
         both = root.new_zeros((2, len(root)))
-        both[list(space.scores.parts)] = root * _least_squares(space, wanted, *outside, damping)
+        both[list(space.scores.parts)] = root * _least_squares(space, wanted, *leak_row, damping)
         coefficients = torch.complex(both[0], both[1])
         parameters = list(space.scores.parameters.values())
         surrogate = Direction.surrogate(coefficients, ansatz(space.determinants))

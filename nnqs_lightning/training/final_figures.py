@@ -71,13 +71,15 @@ class FinalFigures(Callback):
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *_: Any
     ) -> None:
-        self._draws.append(batch)
-        self._estimates.append(outputs["estimate"])
-        self._enumerated = outputs["variational"]
+        # A validation within ``fit`` leaves no figures, so it keeps no draws.
+        if trainer.state.fn == "validate":
+            self._draws.append(batch)
+            self._estimates.append(outputs["estimate"])
+            self._enumerated = outputs["variational"]
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, NNQSModule)
-        if trainer.state.fn != "validate" or not self._draws:
+        if not self._draws:
             return
         sampler = trainer.datamodule.evaluation_sampler  # type: ignore[attr-defined]
         rows = [network_energy(self._estimates, self._draws, sampler, self._enumerated)]
@@ -135,9 +137,16 @@ def network_energy(
     if len(energies) > 1:
         return Row("network", label, energy, standard_error(energies), False, f"n = {len(energies)} independent draws")
     walkers = draws[0].n_walkers
-    if walkers and not isinstance(sampler, MetropolisSampler):
+    if walkers and not isinstance(_innermost(sampler), MetropolisSampler):
         return Row("network", label, energy, estimates[0].error, False, f"n = {walkers:.4g} independent walkers")
     return Row("network", label, energy, None, False, "one draw: set data.evaluation_draws for an error")
+
+
+def _innermost(sampler: Sampler) -> Sampler:
+    """What draws behind a core set or a schedule."""
+    while isinstance(inner := getattr(sampler, "sampler", None), Sampler):
+        sampler = inner
+    return sampler
 
 
 def _gathered(draws: list[SampleBatch]) -> tuple[torch.Tensor, torch.Tensor]:

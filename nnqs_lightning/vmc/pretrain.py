@@ -22,6 +22,8 @@ SMALLEST_GAP = 1e-3
 CONNECTED_AT_ONCE = 2_000_000
 LARGEST_TAIL = 2_000
 """Singles and doubles up to which CISD looks at all that they are coupled to."""
+LARGEST_SEARCH = 200_000
+"""Sectors whose determinants are all looked at for a start."""
 LARGEST_START = 50_000
 """Singles and doubles up to which a selection begins with all of them, and so in the right state."""
 DENSE_SIZE = 600
@@ -111,10 +113,7 @@ class SelectedCI(TargetState):
 
     def vector(self, hamiltonian: MolecularHamiltonian) -> StateVector:
         """See :class:`TargetState`."""
-        start = reference_determinant(hamiltonian)
-        if hamiltonian.n_connected <= LARGEST_START:
-            start = _excitations(hamiltonian, start)
-        state = lowest_state(hamiltonian, start)
+        state = lowest_state(hamiltonian, self._start(hamiltonian))
         while True:
             outside, amplitudes = first_order_amplitudes(hamiltonian, state, self.threshold)
             importance = torch.cat([state.coefficients, amplitudes]).abs()
@@ -124,6 +123,22 @@ class SelectedCI(TargetState):
             if full and before - state.energy < self.settled:
                 break
         return with_first_order(hamiltonian, state, self.threshold) if self.first_order else state
+
+    def _start(self, hamiltonian: MolecularHamiltonian) -> Tensor:
+        """Singles and doubles and, in sectors small enough to search, the lowest ⟨D|H|D⟩: in a stretched bond the
+        ground state has next to nothing in common with the reference."""
+        from nnqs_lightning.fock.lookup import DeterminantTable
+
+        start = DeterminantTable(reference_determinant(hamiltonian))
+        if hamiltonian.n_connected <= LARGEST_START:
+            start.insert(_excitations(hamiltonian, start.rows))
+        if hamiltonian.sector.size <= LARGEST_SEARCH:
+            every = hamiltonian.sector.determinants()
+            orbsym = hamiltonian.integrals.orbsym
+            if orbsym is not None:
+                every = every[irreps(every, orbsym) == irreps(start.rows[:1], orbsym)]
+            start.insert(every[hamiltonian.diagonal(every).argsort()[: self.max_determinants]])
+        return start.rows
 
 
 class FirstOrder(TargetState):

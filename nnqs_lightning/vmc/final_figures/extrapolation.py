@@ -36,11 +36,12 @@ def zero_extrapolation(x: Sequence[float], energies: Sequence[float]) -> Line | 
         energies: hartree.
 
     Returns:
-        None for fewer than three points; the last energy itself where its x vanishes.
+        None for fewer than three points or where x vanishes before the last; the last energy itself where it vanishes
+        there.
     """
     if x and x[-1] < NOTHING_LEFT:
         return Line(energies[-1], 0.0, 0.0)
-    if len(x) < 3 or len(set(x)) < 2:
+    if len(x) < 3 or len(set(x)) < 2 or min(x) < NOTHING_LEFT:
         return None
     from scipy.optimize import curve_fit
 

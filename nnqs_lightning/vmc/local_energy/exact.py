@@ -81,7 +81,7 @@ class ExactLocalEnergy(LocalEnergy):
     def rows_at_once(self, hamiltonian: MolecularHamiltonian) -> int:
         """How many determinants' connected states fit into ``buffer_bytes``."""
         words = hamiltonian.sector.aufbau().numel()
-        # Words twice (padded and compacted), element, row, position, complex amplitude.
+        # Words twice (as found and packed), element, row, position, complex amplitude.
         row_bytes = hamiltonian.n_connected * (16 * words + 8 + 8 + 8 + 16)
         if row_bytes > self.buffer_bytes:
             raise UserError(
