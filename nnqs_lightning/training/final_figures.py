@@ -168,11 +168,13 @@ def _distinct(determinants: torch.Tensor, log_psi: torch.Tensor) -> tuple[torch.
 
 
 def _caption(module: NNQSModule, figures: SetFigures | None) -> str:
+    sector = module.hamiltonian.sector
+    space = f"{sector.n_alpha} + {sector.n_beta} electrons in {sector.n_orb} orbitals"
     if figures is None:
-        return f"{module.hamiltonian.sector}"
+        return space
     return (
         f"⟨S²⟩ in the sampled set: {figures.s2_network:.4f} of ψ, {figures.s2_subspace:.4f} of the lowest state; "
-        f"their overlap is {figures.overlap:.6f}. {module.hamiltonian.sector}"
+        f"their overlap is {figures.overlap:.6f}; {space}"
     )
 
 
