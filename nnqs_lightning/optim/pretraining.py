@@ -55,7 +55,11 @@ class _Fit:
     def weights(self, misfit: Tensor) -> Tensor:
         """q: the mean of |c|² and |ψ|² times the metric, so that too much counts like too little."""
         target = torch.exp(2 * self.log_target.real)
-        return 0.5 * (target + torch.exp(2 * (self.log_target - misfit).real)) * self.metric
+        return 0.5 * (target + self.density(misfit)) * self.metric
+
+    def density(self, misfit: Tensor) -> Tensor:
+        """|ψ|² of each row."""
+        return torch.exp(2 * (self.log_target - misfit).real)
 
     def misfit(self, log_psi: Tensor) -> Tensor:
         """log of target over ψ, complex128 [n]: phases modulo 2π and up to a common one."""
@@ -67,8 +71,7 @@ class _Fit:
 
     def leak(self, misfit: Tensor) -> float:
         """Share of |ψ|² on other determinants, ψ being normalised over its sector."""
-        held = torch.exp(2 * (self.log_target - misfit).real).sum()
-        return max(1 - float(all_reduce_sum(held)), 0.0)
+        return max(1 - float(all_reduce_sum(self.density(misfit).sum())), 0.0)
 
     def loss(self, weights: Tensor, misfit: Tensor) -> float:
         """Σ q |misfit|² over all ranks and what leaks; infinite for a broken ψ."""
@@ -242,8 +245,7 @@ class Pretraining:
         if leak < fit.rest + SMALLEST_LEAK or AMPLITUDE not in parts:
             return wanted, (combination, 0.0)
         scale = (fit.leak_metric * leak) ** 0.5
-        weight = torch.exp(2 * (fit.log_target - misfit).real)[rows]
-        combination[parts.index(AMPLITUDE)] = -scale * weight / (leak * root)
+        combination[parts.index(AMPLITUDE)] = -scale * fit.density(misfit)[rows] / (leak * root)
         fall = 0.5 * math.log(leak / max(fit.rest, SMALLEST_LEAK))
         return wanted, (combination, -scale * min(fall, self.max_change))
 

@@ -133,10 +133,7 @@ class SelectedCI(TargetState):
         if hamiltonian.n_connected <= LARGEST_START:
             start.insert(_excitations(hamiltonian, start.rows))
         if hamiltonian.sector.size <= LARGEST_SEARCH:
-            every = hamiltonian.sector.determinants()
-            orbsym = hamiltonian.integrals.orbsym
-            if orbsym is not None:
-                every = every[irreps(every, orbsym) == irreps(start.rows[:1], orbsym)]
+            every = _of_one_irrep(hamiltonian, hamiltonian.sector.determinants(), start.rows[:1])
             start.insert(every[hamiltonian.diagonal(every).argsort()[: self.max_determinants]])
         return start.rows
 
@@ -323,8 +320,13 @@ def _excitations(hamiltonian: MolecularHamiltonian, reference: Tensor) -> Tensor
 
     # No coupling is below a negative threshold; a basis of combinations may name one of them twice.
     excited = DeterminantTable(hamiltonian.connected_states(reference, threshold=-1.0).determinants).rows
+    return _of_one_irrep(hamiltonian, excited, reference)
+
+
+def _of_one_irrep(hamiltonian: MolecularHamiltonian, determinants: Tensor, reference: Tensor) -> Tensor:
+    """Those with the irrep of ``reference``; all where orbitals carry none."""
     orbsym = hamiltonian.integrals.orbsym
-    return excited if orbsym is None else excited[irreps(excited, orbsym) == irreps(reference, orbsym)]
+    return determinants if orbsym is None else determinants[irreps(determinants, orbsym) == irreps(reference, orbsym)]
 
 
 def _state_of_determinants(hamiltonian: MolecularHamiltonian, determinants: Tensor, amplitudes: Tensor) -> StateVector:
