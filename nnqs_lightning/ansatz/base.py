@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from nnqs_lightning.chem.integrals import MolecularIntegrals
@@ -32,6 +33,11 @@ class Ansatz(nn.Module, ABC):
         Returns:
             complex128 [N]; the real part is −inf where ψ vanishes by symmetry.
         """
+
+    @torch.no_grad()
+    def evaluate(self, determinants: Tensor, chunk_size: int) -> Tensor:
+        """:meth:`log_psi` without gradient, ``chunk_size`` determinants at a time."""
+        return torch.cat([self.log_psi(rows) for rows in determinants.split(chunk_size)])
 
     def forward(self, determinants: Tensor) -> Tensor:
         """Same as :meth:`log_psi`, so that wrappers (DDP, DeepSpeed) see one entry."""

@@ -201,8 +201,7 @@ class Pretraining:
         """This rank's share of the target's determinants, as far as ψ can reach them."""
         device = next(ansatz.parameters()).device
         determinants = state.determinants.to(device)
-        with torch.no_grad():
-            reachable = torch.isfinite(torch.cat([ansatz(rows).real for rows in determinants.split(ROWS_AT_ONCE)]))
+        reachable = torch.isfinite(ansatz.evaluate(determinants, ROWS_AT_ONCE).real)
         magnitude = state.coefficients.abs().to(device)
         chosen = reachable & (magnitude > self.threshold)
         norm = magnitude[chosen].square().sum()
@@ -251,8 +250,7 @@ class Pretraining:
 
     @staticmethod
     def _misfit(ansatz: Ansatz, fit: _Fit) -> Tensor:
-        with torch.no_grad():
-            return fit.misfit(torch.cat([ansatz(rows) for rows in fit.determinants.split(ROWS_AT_ONCE)]))
+        return fit.misfit(ansatz.evaluate(fit.determinants, ROWS_AT_ONCE))
 
     @staticmethod
     def _fidelity(fit: _Fit, misfit: Tensor) -> float:

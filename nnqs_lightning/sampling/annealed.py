@@ -105,9 +105,7 @@ class AnnealedSampler(Sampler):
         self.sampler.load_state_dict(state)
 
     def _reweighted(self, ansatz: AutoregressiveAnsatz, hot: SampleBatch) -> SampleBatch:
-        with torch.no_grad():
-            parts = [ansatz.log_psi(part) for part in hot.determinants.split(self.chunk_size)]
-        log_psi = torch.cat([*parts, hot.log_psi[:0]])
+        log_psi = ansatz.evaluate(hot.determinants, self.chunk_size)
         log_weights = hot.weights.log() + 2 * (log_psi.real - hot.log_psi.real)
         floor = log_weights.new_full((1,), -torch.inf)
         weights = (log_weights - distributed.all_reduce_max(torch.cat([log_weights, floor]).max())).exp()

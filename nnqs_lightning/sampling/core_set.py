@@ -118,9 +118,7 @@ class CoreSetSampler(Sampler):
         assert self._core is not None
         rank, world, size = distributed.rank(), distributed.world_size(), len(self._core)
         determinants = self._core[size * rank // world : size * (rank + 1) // world].to(fresh.determinants.device)
-        with torch.no_grad():
-            parts = [ansatz.log_psi(part) for part in determinants.split(self.chunk_size)]
-        log_psi = torch.cat([*parts, fresh.log_psi[:0]])
+        log_psi = ansatz.evaluate(determinants, self.chunk_size)
         return SampleBatch(determinants, log_psi, (2 * log_psi.real).exp())
 
 

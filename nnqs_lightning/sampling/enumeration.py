@@ -42,9 +42,7 @@ class SumOverStates(Sampler):
         rank, world = distributed.rank(), distributed.world_size()
         mine = slice(size * rank // world, size * (rank + 1) // world)
         determinants = ansatz.sector.determinants()[mine].to(tree.device_of(ansatz))
-        with torch.no_grad():
-            parts = [ansatz.log_psi(part) for part in determinants.split(self.chunk_size)]
-        log_psi = torch.cat(parts or [torch.zeros(0, dtype=torch.complex128, device=determinants.device)])
+        log_psi = ansatz.evaluate(determinants, self.chunk_size)
         alive = log_psi.real > -torch.inf
         determinants, log_psi = determinants[alive], log_psi[alive]
         log_norm = self._log_norm(log_psi.real)
