@@ -32,6 +32,7 @@ SCALING = {
     "H10": ("H10", 5_000, "gradient", 5),
     "N2": ("N2", 5_000, "gradient", 5),
     "N2/cc-pVDZ": ("N2/cc-pVDZ", 5_000, "gradient", 3),
+    "H10, large": ("H10", 10_000, "gradient", 4),
     "N2/cc-pVDZ, large": ("N2/cc-pVDZ", 10_000, "gradient", 4),
     "N2, MinSR": ("N2", 5_000, "minsr", 5),
 }

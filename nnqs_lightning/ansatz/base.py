@@ -47,8 +47,8 @@ class Ansatz(nn.Module, ABC):
 class AutoregressiveAnsatz(Ansatz):
     """|ψ(D)|² = Π_i p(t_i | t_<i) over pair tokens t_i = α + 2β of the i-th orbital in decoding order.
 
-    Samplers use only :meth:`begin`, :meth:`log_conditionals`, :meth:`advance`, :meth:`join`, :meth:`to_determinants`
-    and :meth:`phase`; the decoding state is opaque to them but for ``len(state)``.
+    Samplers use only :meth:`begin`, :meth:`along`, :meth:`log_conditionals`, :meth:`advance`, :meth:`join`,
+    :meth:`to_determinants` and :meth:`phase`; the decoding state is opaque to them but for ``len(state)``.
     """
 
     @property
@@ -86,6 +86,17 @@ class AutoregressiveAnsatz(Ansatz):
 
         ``state`` itself stays valid, so a caller may expand its rows in pieces.
         """
+
+    def along(self, state: Any, tokens: Tensor) -> list[Any]:
+        """States of one row each, the prefixes of ``tokens`` (int64 [L]) from the empty one to that of L − 1 tokens.
+
+        ``state`` is that of the empty prefix. What ``tokens`` hold behind a prefix changes nothing in its state.
+        """
+        row = torch.zeros(1, dtype=torch.int64, device=tokens.device)
+        states = [state]
+        for position in range(len(tokens) - 1):
+            states.append(self.advance(states[-1], row, tokens[position : position + 1]))
+        return states
 
     def join(self, states: list[Any]) -> Any | None:
         """One state with the rows of ``states``, of prefixes of one length, one after the other.

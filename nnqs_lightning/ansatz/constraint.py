@@ -75,6 +75,11 @@ class Constraint(nn.Module):
 
     def allowed_along(self, tokens: Tensor) -> Tensor:
         """:meth:`allowed` at every orbital of whole sequences: int64 [N, L] → bool [N, L, 4]."""
+        orbitals = torch.arange(self.sector.n_orb, device=tokens.device)
+        return self.reachable[orbitals[:, None] + 1, self._behind(self.nodes_along(tokens), self.irreps)]
+
+    def nodes_along(self, tokens: Tensor) -> Tensor:
+        """Nodes before every token of whole sequences: int64 [N, L] → int64 [N, L]."""
         alpha, beta = tokens & 1, tokens >> 1
         nodes = self._count(alpha, self.sector.n_alpha) * self._stride_alpha
         nodes = nodes + self._count(beta, self.sector.n_beta) * self.n_irreps
@@ -85,8 +90,7 @@ class Constraint(nn.Module):
             opened = (open_shell.cumsum(1) - open_shell).clamp(max=1)
             by_beta = ((1 - opened) * open_shell * beta).amax(1, keepdim=True)
             nodes = torch.where(opened * by_beta > 0, self._dead_end, nodes + self._closed_nodes * opened)
-        orbitals = torch.arange(self.sector.n_orb, device=tokens.device)
-        return self.reachable[orbitals[:, None] + 1, self._behind(nodes, self.irreps)]
+        return nodes
 
     def _behind(self, nodes: Tensor, irreps: Tensor) -> Tensor:
         """Nodes after each of the four tokens: [...] → [..., 4]; ``irreps`` broadcasts against ``nodes``."""

@@ -143,6 +143,15 @@ class TransformerAnsatz(AutoregressiveAnsatz):
         cache, hidden = self.decoder.step(state.cache, parents, tokens)
         return DecodingState(length, nodes, self._log_conditionals(hidden, nodes, length), cache)
 
+    def along(self, state: DecodingState, tokens: Tensor) -> list[DecodingState]:
+        cache, hidden = self.decoder.line(state.cache, tokens)
+        nodes = self.constraint.nodes_along(tokens[None])[0]
+        log_conditionals = self._log_conditionals_along(tokens[None], hidden[None])[0]
+        return [
+            DecodingState(i, nodes[i : i + 1], log_conditionals[i : i + 1], cache.first(i + 1))
+            for i in range(len(tokens))
+        ]
+
     def join(self, states: list[DecodingState]) -> DecodingState:
         return DecodingState(
             states[0].length,

@@ -52,7 +52,7 @@ class CausalSelfAttention(nn.Module):
         """Attend within ``x``, or from the newest token ``x`` to all that the cache holds.
 
         Args:
-            x: [N, T, d_model]; T = 1 with a cache.
+            x: [N, T, d_model]; with a cache T = 1, or N = 1 and all that it has room for.
             positional: the scheme whose ``rotate`` and ``bias`` are applied.
             positions: int64 places of the keys: [T], or those of all cached tokens with the newest last.
             cache: receives the new keys and values.
@@ -66,9 +66,10 @@ class CausalSelfAttention(nn.Module):
         q, k = positional.rotate(q, k, q_positions, q_positions)
         if cache is not None:
             cache.store(self.layer, k, v)
-            if cache.compiled and not positional.contextual:
-                return self.out(self._attend(q, positional, positions, cache))
-            k, v = cache.keys_and_values(self.layer)
+            if t == 1:
+                if cache.compiled and not positional.contextual:
+                    return self.out(self._attend(q, positional, positions, cache))
+                k, v = cache.keys_and_values(self.layer)
         scores = (q * self.d_head**-0.5) @ k.transpose(-1, -2)
         mask = _causal_mask(q_positions, positions, scores.dtype)
         bias = positional.bias(q, k, q_positions, positions)

@@ -86,6 +86,16 @@ class KeyValueCache:
         ancestors = torch.cat([cache.ancestors for cache in caches])
         return cls(caches[0].pool, list(dict.fromkeys(blocks)), ancestors, caches[0].n_heads)
 
+    def line(self, length: int) -> KeyValueCache:
+        """One row with room for ``length`` tokens, in the pool of this cache."""
+        block = self.pool.take(length)
+        own = torch.arange(block.first, block.last, dtype=torch.int32, device=self.ancestors.device)
+        return KeyValueCache(self.pool, [block], own[None], self.n_heads)
+
+    def first(self, length: int) -> KeyValueCache:
+        """The first ``length`` tokens of each row."""
+        return KeyValueCache(self.pool, self._blocks, self.ancestors[:, :length], self.n_heads)
+
     def __len__(self) -> int:
         """Number of tokens per row."""
         return self.ancestors.shape[1]
@@ -98,11 +108,11 @@ class KeyValueCache:
         return KeyValueCache(self.pool, [*self._blocks, block], ancestors, self.n_heads)
 
     def store(self, layer: int, k: Tensor, v: Tensor) -> None:
-        """Fill the room of one layer with the newest keys and values, [rows, H, 1, d_head]."""
+        """Fill the room of one layer with the newest keys and values, [rows, H, T, d_head]; T = 1 but in a line."""
         rows = self.pool.rows[layer, self._blocks[-1].first : self._blocks[-1].last]
         d_model = rows.shape[1] // 2
-        rows[:, :d_model] = k.reshape(-1, d_model)
-        rows[:, d_model:] = v.reshape(-1, d_model)
+        rows[:, :d_model] = k.transpose(1, 2).reshape(-1, d_model)
+        rows[:, d_model:] = v.transpose(1, 2).reshape(-1, d_model)
 
     @property
     def compiled(self) -> bool:

@@ -105,6 +105,21 @@ class Decoder(nn.Module):
         hidden = self._run(tokens[:, None], self.places[: len(extended)], extended)
         return extended, hidden[:, 0]
 
+    @torch.no_grad()
+    def line(self, cache: KeyValueCache, tokens: Tensor) -> tuple[KeyValueCache, Tensor]:
+        """All steps of one sequence in one pass, in the pool of ``cache``. Without gradient.
+
+        Args:
+            cache: any cache of this decoder.
+            tokens: int64 [L]; the last one is not read.
+
+        Returns:
+            A cache of one row with L inputs, the start token among them, and the hidden states [L, d_model].
+        """
+        filled = cache.line(len(tokens))
+        inputs = torch.cat([torch.full_like(tokens[:1], START), tokens[:-1]])
+        return filled, self._run(inputs[None], self.places[: len(tokens)], filled)[0]
+
     def _run(self, inputs: Tensor, positions: Tensor, cache: KeyValueCache | None = None) -> Tensor:
         x = self.positional.embed(self.tokens(inputs), positions[-inputs.shape[1] :], inputs)
         for block in self.blocks:

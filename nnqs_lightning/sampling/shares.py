@@ -2,8 +2,9 @@
 
 The cuts between intervals share out the work of the last draw equally. A rank decodes the nodes below which all
 determinants are its own and, on the way to them, those that hold one of its two cuts: at most two a depth, whatever
-the number of ranks, and nothing is communicated. Each node that holds a cut is decoded by itself, so that it rounds
-alike on all ranks that need it and no walker is lost or doubled between them.
+the number of ranks, and nothing is communicated. The nodes that hold a cut are the prefixes of its key, so one pass
+over the key decodes them all, with nothing else, so that they round alike on all ranks that need them and no walker is
+lost or doubled between them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch import Tensor
 from nnqs_lightning.ansatz.base import AutoregressiveAnsatz
 from nnqs_lightning.sampling import prefix
 from nnqs_lightning.sampling.leaves import Leaves
-from nnqs_lightning.sampling.tree import Branch, Nodes, Rule, expand, harvest
+from nnqs_lightning.sampling.tree import Branch, Nodes, Rule, children, expand, harvest
 
 FINENESS = 1 / 16
 """A guessed cut is as near to its place as this fraction of a rank's part."""
@@ -38,17 +39,23 @@ def own_share(
     ansatz: AutoregressiveAnsatz, root: Branch, rule: Rule, lower: Tensor | None, upper: Tensor | None
 ) -> Share:
     """The determinants from the key ``lower`` [width] on and before ``upper``; None is no bound."""
+    begin, n_orb = ansatz.begin(), ansatz.sector.n_orb
+    cuts = [cut for cut in (lower, upper) if cut is not None]
+    paths = [ansatz.along(begin, prefix.unpack(cut[None], n_orb)[0].long()) for cut in cuts]
     share, queue = Share(), [root]
     while queue:
         branch, leaves = harvest(queue.pop(), ansatz.sector)
         share.leaves.append(leaves[_behind(leaves.keys, lower) & _before(leaves.keys, upper)])
-        first = branch.nodes.keys
-        last = first | 3 * prefix.filled(ansatz.sector.n_orb, branch.nodes.depth, first.device)
+        nodes = branch.nodes
+        first, last = nodes.keys, nodes.keys | 3 * prefix.filled(n_orb, nodes.depth, nodes.keys.device)
         inside = _behind(first, lower) & _before(last, upper)
-        holds_cut = _behind(last, lower) & _before(first, upper) & ~inside
         if bool(inside.any()):
             share.branches.append(branch[inside])
-        queue += [expand(ansatz, branch[row : row + 1], rule) for row in torch.nonzero(holds_cut)[:, 0].tolist()]
+        waiting = ~inside
+        for cut, states in zip(cuts, paths, strict=True):
+            holds = waiting & _before(first, cut) & _behind(last, cut)
+            waiting &= ~holds
+            queue += [children(ansatz, nodes[row], states[nodes.depth], rule) for row in torch.nonzero(holds)]
     return share
 
 

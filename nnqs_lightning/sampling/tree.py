@@ -147,22 +147,26 @@ def pop(stack: list[Branch], ansatz: AutoregressiveAnsatz, rows: int) -> Branch:
 
 
 def expand(ansatz: AutoregressiveAnsatz, branch: Branch, rule: Rule) -> Branch:
-    """The children that live, all at once.
+    """The children that live, all at once; errors of :func:`children`."""
+    return children(ansatz, branch.nodes, branch.open(ansatz), rule)
+
+
+def children(ansatz: AutoregressiveAnsatz, nodes: Nodes, state: Any, rule: Rule) -> Branch:
+    """The children that live, of nodes whose decoding state is known.
 
     Raises:
         UserError: the conditionals hold NaN.
     """
-    state = branch.open(ansatz)
     log_conditionals = ansatz.log_conditionals(state)
     if bool(log_conditionals.isnan().any()):
         raise UserError(
-            f"the conditionals are NaN at orbital {branch.nodes.depth} of the decoding order: the parameters have "
+            f"the conditionals are NaN at orbital {nodes.depth} of the decoding order: the parameters have "
             "diverged, lower the step of model.optimizer"
         )
-    values, alive = rule(branch.nodes, log_conditionals)
+    values, alive = rule(nodes, log_conditionals)
     parents, tokens = torch.nonzero(alive, as_tuple=True)
-    nodes = branch.nodes.extend(parents, tokens, values[parents, tokens], log_conditionals[parents, tokens])
-    return Branch(nodes, parents, state)
+    grown = nodes.extend(parents, tokens, values[parents, tokens], log_conditionals[parents, tokens])
+    return Branch(grown, parents, state)
 
 
 def harvest(branch: Branch, sector: Sector) -> tuple[Branch, Leaves]:

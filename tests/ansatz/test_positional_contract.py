@@ -220,6 +220,21 @@ def test_cached_decoding_equals_the_full_pass(name, start_place, dtype, toleranc
 
 
 @each_scheme
+def test_states_along_a_sequence_decode_on_like_those_of_single_steps(name, integrals):
+    ansatz = build_ansatz(name, "shared", integrals).double()
+    tokens = ansatz.to_tokens(ansatz.sector.determinants()[5:6])[0]
+    row, alone = torch.zeros(1, dtype=torch.int64), ansatz.begin()
+    for i, state in enumerate(ansatz.along(ansatz.begin(), tokens)):
+        assert len(state) == 1
+        torch.testing.assert_close(ansatz.log_conditionals(state), ansatz.log_conditionals(alone))
+        both = torch.nonzero(ansatz.log_conditionals(state)[0].isfinite())[:, 0]
+        parents = torch.zeros_like(both)
+        children = [ansatz.advance(of, parents, both) for of in (state, alone)]
+        torch.testing.assert_close(*(ansatz.log_conditionals(of) for of in children))
+        alone = ansatz.advance(alone, row, tokens[i : i + 1])
+
+
+@each_scheme
 def test_every_parameter_of_a_scheme_learns(name, integrals):
     ansatz = build_ansatz(name, "shared", integrals)
     scheme = ansatz.decoder.positional

@@ -19,6 +19,7 @@ from nnqs_lightning.sampling import (
     MultinomialSampler,
     SumOverStates,
     SystematicSampler,
+    prefix,
     tree,
 )
 from nnqs_lightning.sampling.density import Density, nodes_opened
@@ -182,6 +183,21 @@ def test_no_walker_is_lost_between_ranks_whose_batches_round_otherwise(planted, 
     assert not torch.equal(torch.cat([part.values for part in parts]), alone.values)
 
 
+def test_a_common_prefix_of_two_cuts_rounds_alike(planted):
+    """Neighbours decode it on the way to different cuts: one bit of difference, and walkers are lost."""
+    ansatz, _, leaves = planted
+    single = network().float()
+    begin = single.begin()
+    checked = 0
+    for first, second in pairwise(prefix.unpack(leaves.keys[::5], ansatz.n_steps).long()):
+        both = zip(single.along(begin, first), single.along(begin, second), strict=True)
+        for depth, states in enumerate(both):
+            if torch.equal(first[:depth], second[:depth]):
+                assert torch.equal(*(single.log_conditionals(state) for state in states))
+                checked += depth > 0
+    assert checked > 100
+
+
 @pytest.mark.parametrize("guessed", [False, True])
 def test_ranks_share_few_nodes_and_the_work_of_the_others_evenly(guessed, planted):
     ansatz, root, whole = planted
@@ -196,7 +212,7 @@ def test_ranks_share_few_nodes_and_the_work_of_the_others_evenly(guessed, plante
 
             share = own_share(ansatz, root, rule, *bounds(planted, rank, world, guessed))
             alone = list(decoded)
-            # One node at a time, whatever the rank, so that it rounds alike on all of them.
+            # One node at a time, out of a pass over the cut alone, so that it rounds alike on all of them.
             assert set(alone) == {1}
             assert len(alone) <= 2 * ansatz.n_steps
             collect([*share.leaves, *tree.walk(ansatz, share.branches, rule, 4096)])
