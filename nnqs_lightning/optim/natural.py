@@ -19,6 +19,8 @@ from nnqs_lightning.vmc.estimators import EnergyEstimate, estimate_energy, weigh
 
 MAX_DAMPING = 0.1
 """Beyond it the step is that of the plain gradient anyway."""
+SHORTEST_STEP = 0.05
+"""Share of a step that is made at least."""
 
 
 class MinSR(Direction):
@@ -32,7 +34,8 @@ class MinSR(Direction):
     Args:
         damping: λ added to Õ Õᵀ; it grows by itself where rounding makes the matrix indefinite.
         min_damping: λ halves towards this while the energy falls as predicted, and grows fourfold when it does not
-            (Levenberg–Marquardt; where the energy is noisier than a step, it stays); null keeps λ.
+            (Levenberg–Marquardt); steps shorten to where the parabola through the last two energies is lowest, and
+            lengthen again up to lr. Where the energy is noisier than a step, both stay. Null: neither changes.
         max_change: bound on the Fubini–Study length of a step, lr √(δᵀ S δ); null for none.
         max_norm: bound on the Euclidean length of a step, lr ‖δ‖; null for none.
         energy_shift: σ in hartree: determinants weigh H_DD − E + σ times as much, the diagonal of the energy's Hessian,
@@ -42,8 +45,10 @@ class MinSR(Direction):
     """
 
     damping: Tensor
+    length: Tensor
+    """Share of a step that is made, at most one."""
     promise: Tensor
-    """Energy before the last step and the fall that it promised; NaN before the first."""
+    """Energy before the last step, its fall to first order and what second order takes off; NaN before the first."""
 
     def __init__(
         self,
@@ -72,7 +77,8 @@ class MinSR(Direction):
             )
         self.min_damping = min_damping
         self.register_buffer("damping", torch.tensor(damping, dtype=torch.float64))
-        self.register_buffer("promise", torch.full((2,), torch.nan, dtype=torch.float64))
+        self.register_buffer("length", torch.ones((), dtype=torch.float64))
+        self.register_buffer("promise", torch.full((3,), torch.nan, dtype=torch.float64))
         self.max_change = max_change
         self.max_norm = max_norm
         self.energy_shift = energy_shift
@@ -93,8 +99,8 @@ class MinSR(Direction):
         scale = weights.sqrt() * stretch
         space = self._tangent_space(ansatz, sample.determinants, chosen, weights, scale)
         target = _as_parts(weights.sqrt() / stretch * (values - mean), space)
-        x, stats = self._solve(space, target, stretch, learning_rate)
-        self.promise = torch.tensor([estimate.mean, stats["direction/promise"]], dtype=torch.float64)
+        x, fall, stats = self._solve(space, target, stretch, learning_rate)
+        self.promise = torch.tensor([estimate.mean, *fall], dtype=torch.float64)
         rows = _as_complex(x, space)
         rows = scale * rows - weights * all_reduce_sum((scale * rows).sum())
         return torch.zeros_like(energies.values).masked_scatter(chosen, rows), stats
@@ -105,20 +111,25 @@ class MinSR(Direction):
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         # A strategy may have cast all of the module to the network's precision, in which small falls are lost.
-        self.damping, self.promise = self.damping.double(), self.promise.double()
+        self.damping, self.length, self.promise = (t.double() for t in (self.damping, self.length, self.promise))
         super()._load_from_state_dict(*args, **kwargs)
 
     def _adapt(self, estimate: EnergyEstimate) -> None:
-        """Damp less after a step that kept its promise, more after one that did not."""
-        before, promised = self.promise.tolist()
+        """Damp less after a step that kept its promise, more after one that did not, and set the length of the next."""
+        before, slope, curvature = self.promise.tolist()
+        promised = slope - curvature
         # A fall within the error bar proves nothing; neither does NaN, before the first step.
         if self.min_damping is None or not promised > estimate.error:
             return
-        kept = (before - estimate.mean) / promised
-        if kept > 0.7:
+        fall = before - estimate.mean
+        if fall > 0.7 * promised:
             self.damping = (0.5 * self.damping).clamp(min=self.min_damping)
-        elif not kept > 0.3:
+        elif not fall > 0.3 * promised:
             self.damping = (4 * self.damping).clamp(max=MAX_DAMPING)
+        # Couplings between determinants curve the energy more than their diagonal, which is all that the metric knows.
+        best = 2.0 if fall >= slope else slope / (2 * (slope - fall))
+        # A broken energy, NaN, is not above 0.25 either.
+        self.length = (min(max(0.25, best), 2.0) * self.length).clamp(SHORTEST_STEP, 1.0)
 
     def _metric(self, energies: LocalEnergies, chosen: Tensor, mean: Tensor) -> Tensor:
         """Weight of each determinant in the metric over its share of |ψ|²."""
@@ -154,8 +165,8 @@ class MinSR(Direction):
 
     def _solve(
         self, space: TangentSpace, target: Tensor, stretch: Tensor, learning_rate: float
-    ) -> tuple[Tensor, dict[str, float]]:
-        """x that moves ψ along s ε with the largest s ≤ 1 that keeps the bounds.
+    ) -> tuple[Tensor, tuple[float, float], dict[str, float]]:
+        """x that moves ψ along s ε with the largest s ≤ :attr:`length` that keeps the bounds, and the fall it promises.
 
         The optimiser steps along d = φ + Õᵀ x, φ being :meth:`tangent` (zero here): x solves for s ε − Õ φ, so that
         d regularises towards φ instead of towards zero. All that is bounded is quadratic in s.
@@ -172,20 +183,20 @@ class MinSR(Direction):
             [(x0, images[0]), (x0, space.moved - images[1]), (x1, images[1] - 2 * space.moved)]
         )
         norm[2] += learning_rate**2 * _squared_norm(space.tangent)
-        s = min(largest_step(change, self.max_change), largest_step(norm, self.max_norm))
+        s = min(largest_step(change, self.max_change), largest_step(norm, self.max_norm), float(self.length))
         x = s * x0 - x1
         # Fall of the energy along d: 2 lr ε·Õd, less lr² ‖Õd‖² where the metric is the energy's own
         image = s * target - shift * x
-        fall, square = _dots([(target, image), (image, image)]).tolist()
-        curvature = 0.0 if self.energy_shift is None else learning_rate * square
+        slope, square = (_dots([(target, image), (image, image)]) * learning_rate).tolist()
+        fall = 2 * slope, 0.0 if self.energy_shift is None else learning_rate * square
         stats = {
-            "direction/promise": learning_rate * (2 * fall - curvature),
+            "direction/promise": fall[0] - fall[1],
             "direction/change": _quadratic(change, s) ** 0.5,
             "direction/norm": _quadratic(norm, s) ** 0.5,
             "direction/trust": s,
             "direction/damping": shift,
         }
-        return x, stats
+        return x, fall, stats
 
 
 class Spring(MinSR):
@@ -200,7 +211,8 @@ class Spring(MinSR):
         momentum: μ; the optimiser's momentum must be the same.
         damping: λ added to Õ Õᵀ; it grows by itself where rounding makes the matrix indefinite.
         min_damping: λ halves towards this while the energy falls as predicted, and grows fourfold when it does not
-            (Levenberg–Marquardt; where the energy is noisier than a step, it stays); null keeps λ.
+            (Levenberg–Marquardt); steps shorten to where the parabola through the last two energies is lowest, and
+            lengthen again up to lr. Where the energy is noisier than a step, both stay. Null: neither changes.
         max_change: bound on the Fubini–Study length of a step, lr √(φᵀ S φ); null for none.
         max_norm: bound on the Euclidean length of a step, lr ‖φ‖; null for none.
         energy_shift: σ in hartree: determinants weigh H_DD − E + σ times as much, the diagonal of the energy's Hessian,

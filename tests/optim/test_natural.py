@@ -145,11 +145,13 @@ def test_spring_remembers_through_a_checkpoint():
 
 def test_what_a_step_promised_is_read_back_in_full_by_a_module_that_was_cast():
     saved = MinSR(damping=1e-3)
-    saved.promise = torch.tensor([-75.015530189, 1e-7], dtype=torch.float64)
+    saved.promise = torch.tensor([-75.015530189, 1e-7, 1e-8], dtype=torch.float64)
+    saved.length = torch.tensor(0.3, dtype=torch.float64)
     resumed = MinSR().float()
     resumed.load_state_dict(saved.state_dict())
     assert torch.equal(resumed.promise, saved.promise)
     assert torch.equal(resumed.damping, saved.damping)
+    assert torch.equal(resumed.length, saved.length)
 
 
 def test_steps_lower_the_energy_to_the_exact_one():
@@ -195,7 +197,7 @@ def test_damping_follows_kept_and_broken_promises():
 
     def damping_after(fall):
         mean = (energies.weights * energies.values.real).sum().item()
-        direction.promise = torch.tensor([mean + fall, 0.1], dtype=torch.float64)
+        direction.promise = torch.tensor([mean + fall, 0.1, 0.0], dtype=torch.float64)
         return direction.coefficients(ansatz, sample, energies, 0.1)[1]["direction/damping"]
 
     assert damping_after(0.1) == pytest.approx(5e-4)
@@ -204,8 +206,33 @@ def test_damping_follows_kept_and_broken_promises():
     assert damping_after(-0.05) == pytest.approx(1.6e-3)
     assert damping_after(float("nan")) == pytest.approx(6.4e-3)
     constant = MinSR(damping=1e-3)
-    constant.promise = torch.tensor([0.0, 0.1], dtype=torch.float64)
+    constant.promise = torch.tensor([0.0, 0.1, 0.0], dtype=torch.float64)
     assert constant.coefficients(ansatz, sample, energies, 0.1)[1]["direction/damping"] == pytest.approx(1e-3)
+
+
+@pytest.mark.parametrize(
+    ("length", "fall", "expected"),
+    [
+        (1.0, 0.1, 1.0),  # as promised
+        (1.0, 0.0, 0.5),  # twice as curved as the metric: half the way was best
+        (1.0, -0.2, 0.25),
+        (0.5, 0.15, 1.0),  # less curved
+        (0.5, 0.3, 1.0),  # a straight line falls on and on
+        (0.1, -9.0, 0.05),
+        (1.0, float("nan"), 0.25),
+    ],
+)
+def test_the_next_step_ends_where_the_parabola_through_the_last_one_is_lowest(length, fall, expected):
+    sector, matrix = dense_hamiltonian("lih")
+    ansatz = ToyAnsatz(sector)
+    sample = full_sample(ansatz)
+    energies = subspace_energies(matrix, sample)
+    direction = MinSR(min_damping=1e-6, max_change=None)
+    direction.length = torch.tensor(length, dtype=torch.float64)
+    mean = (energies.weights * energies.values.real).sum().item()
+    direction.promise = torch.tensor([mean + fall, 0.2, 0.1], dtype=torch.float64)
+    stats = direction.coefficients(ansatz, sample, energies, 0.1)[1]
+    assert stats["direction/trust"] == pytest.approx(expected)
 
 
 def test_underflowed_and_infinite_local_energies_take_no_part():
