@@ -65,7 +65,7 @@ def plan(table: Config, runs: Path, seeds: range) -> tuple[list[Cell], dict[str,
                 skipped[name] = f"no geometry: neither configs/{name}.yaml nor {os.path.relpath(references)}"
                 continue
             exact = {"exact": known[name]["e_fci"], "by": "FCI", **known[name]} if name in known else {}
-            cells.append(_cell("molecules", name, seed, table["molecules"][name], system, runs, exact))
+            cells.append(make_cell("molecules", name, seed, table["molecules"][name], system, runs, exact))
         for name in table["fcidumps"]:
             path = DATA / "fcidump" / f"{name}.FCIDUMP"
             if not path.is_file():
@@ -73,7 +73,8 @@ def plan(table: Config, runs: Path, seeds: range) -> tuple[list[Cell], dict[str,
                 continue
             arguments = {"path": os.path.relpath(path), "max_fci_determinants": table["max_fci_determinants"]}
             system = {"class_path": "nnqs_lightning.chem.Fcidump", "init_args": arguments}
-            cells.append(_cell("fcidumps", name, seed, table["fcidumps"][name], system, runs, table["fcidumps"][name]))
+            settings = table["fcidumps"][name]
+            cells.append(make_cell("fcidumps", name, seed, settings, system, runs, settings))
         cells += _curve(table["curve"], seed, runs, known)
     return cells, skipped
 
@@ -108,11 +109,12 @@ def _curve(curve: Config, seed: int, runs: Path, known: Config) -> Iterator[Cell
         if before is not None:
             settings = merge(settings, {"set": {"model": {"init_from": str(before.folder)}}})
         reference = {k: v for k, v in known.get(name, {}).items() if k in ("e_hf", "e_ccsd", "e_ccsd_t", "e_fci")}
-        before = _cell("curve", name, seed, settings, system, runs, {**reference, "bond": bond})
+        before = make_cell("curve", name, seed, settings, system, runs, {**reference, "bond": bond})
         yield before
 
 
-def _cell(group: str, name: str, seed: int, settings: Config, system: Config, runs: Path, known: Config) -> Cell:
+def make_cell(group: str, name: str, seed: int, settings: Config, system: Config, runs: Path, known: Config) -> Cell:
+    """The cell of a line of a table (see molecules.yaml), in a folder named after ``name`` and its configuration."""
     config = yaml.safe_load((CONFIGS / f"{settings['like']}.yaml").read_text(encoding="utf-8"))
     config["model"]["system"] = system
     if "steps" in settings:
@@ -121,6 +123,8 @@ def _cell(group: str, name: str, seed: int, settings: Config, system: Config, ru
         config = merge(config, {"data": {"sampler": {"init_args": {"target_unique": settings["unique"]}}}})
     # ``validate`` draws again, with everything that is known of the sample.
     config = merge(config, {"seed_everything": seed, "report": {"final_draws": 0}})
+    for fragment in settings.get("fragments", []):
+        config = merge(config, yaml.safe_load((CONFIGS / fragment).read_text(encoding="utf-8")))
     config = merge(config, settings.get("set", {}))
     del config["trainer"]["default_root_dir"]
     digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:8]
@@ -132,7 +136,7 @@ def compile_kernels() -> None:
     system = molecule_system("lih", None, 0)
     assert system is not None
     with tempfile.TemporaryDirectory() as folder:
-        cell = _cell("molecules", "lih", 0, {"like": "lih", "steps": 2}, system, Path(folder), {})
+        cell = make_cell("molecules", "lih", 0, {"like": "lih", "steps": 2}, system, Path(folder), {})
         run(cell, 600)
 
 

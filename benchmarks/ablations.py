@@ -1,0 +1,150 @@
+"""What each part of the shipped configurations is worth: error and time without it, or with another in its place.
+
+    python benchmarks/ablations.py [--quick] [--json FILE] [--molecules h2o n2 …] [--variants 'no point group' …]
+        [--seeds 3] [--seconds 30] [--runs FOLDER] [--docs FOLDER] [--report-only]
+
+Variants stand in benchmarks/ablations.yaml. Every run trains for the same time after its supervised start, whatever a
+step costs. Cells are those of benchmarks/molecules.py: a ``fit`` and a ``validate`` each, finished ones are kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+from molecules_cells import CONFIGS, ROOT, Cell, compile_kernels, make_cell, molecule_system, run
+from molecules_report import errors, markdown, median, spread, times
+from rich.console import Console
+from rich.table import Table
+
+from nnqs_lightning.study.design import merge
+
+PAGE = "ablations.md"
+ABOUT = """# What each part is worth
+
+`python benchmarks/ablations.py` wrote this page: the shipped configurations of `configs/`, one thing changed at a
+time (`benchmarks/ablations.yaml`). One thread; every run trained for {seconds} seconds of wall time after its
+supervised start.
+
+- *network*: energy of the network by `validate`, every connected determinant included, in mHa above FCI; the median
+  over seeds with the worst one in brackets.
+- *CPU s*: supervised start included. *to 1.6 mHa*: until a step's energy, the Rayleigh quotient within its sample, is
+  that close to FCI.
+- *determinants*: size of the sampled set that `validate` drew.
+"""
+
+
+def plan(table: dict[str, Any], molecules: list[str], runs: Path, seeds: range) -> list[Cell]:
+    """Every variant of every molecule, one seed after the other."""
+    cells = []
+    for seed in seeds:
+        for molecule in molecules:
+            system = molecule_system(molecule, None, 0)
+            assert system is not None, molecule
+            for variant, settings in table["variants"].items():
+                if molecule in settings.get("only", [molecule]):
+                    merged = {**settings, "like": molecule, "set": merge(table["common"], settings.get("set", {}))}
+                    cells.append(make_cell(variant, molecule, seed, merged, system, runs, {}))
+    return cells
+
+
+def rows_of(cells: list[Cell]) -> dict[str, list[dict[str, str]]]:
+    """Rows of the finished cells by molecule."""
+    tables: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for cell in cells:
+        if (result := cell.result()) is not None:
+            tables.setdefault(cell.name, {}).setdefault(cell.group, []).append(result)
+    return {
+        molecule: [
+            {
+                "variant": variant,
+                "network": spread(errors(seeds, "network")),
+                "subspace": spread(errors(seeds, "subspace")),
+                "to 1.6 mHa": times(seeds),
+                "steps": median(seeds, "steps"),
+                "CPU s": median(seeds, "cpu_s"),
+                "determinants": median(seeds, "set_size"),
+                "seeds": str(len(seeds)),
+            }
+            for variant, seeds in variants.items()
+        ]
+        for molecule, variants in tables.items()
+    }
+
+
+def write_page(folder: Path, cells: list[Cell], seconds: int) -> None:
+    lines = [ABOUT.format(seconds=seconds)]
+    for molecule, rows in rows_of(cells).items():
+        lines += [f"## {molecule}", "", markdown(rows), ""]
+    failed = [f"{c.name}, {c.group} (seed {c.seed})" for c in cells if c.result() is None]
+    if failed:
+        lines += [f"Not finished: {'; '.join(failed)}."]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / PAGE).write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+
+
+def show(console: Console, cells: list[Cell]) -> None:
+    for molecule, rows in rows_of(cells).items():
+        table = Table(title=molecule)
+        for heading in rows[0]:
+            table.add_column(heading, justify="left" if heading == "variant" else "right")
+        for row in rows:
+            table.add_row(*row.values())
+        console.print(table)
+
+
+def read_options() -> tuple[argparse.Namespace, dict[str, Any]]:
+    """Command line and table of variants; wrong names end the program."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="LiH, two variants, one second each, no page")
+    parser.add_argument("--json", type=Path, help="write the figures of all cells to this file")
+    parser.add_argument("--molecules", nargs="+")
+    parser.add_argument("--variants", nargs="+")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seconds", type=int, default=30)
+    parser.add_argument("--table", type=Path, default=Path(__file__).with_name("ablations.yaml"))
+    parser.add_argument("--runs", type=Path, default=None, help="runs/ablations by default")
+    parser.add_argument("--docs", type=Path, default=None, help="folder of the page; docs/results by default")
+    parser.add_argument("--report-only", action="store_true", help="run nothing: report the cells that are finished")
+    chosen = parser.parse_args()
+    table = yaml.safe_load(chosen.table.read_text(encoding="utf-8"))
+    if chosen.quick:
+        chosen.molecules, chosen.seeds, chosen.seconds = ["lih"], 1, 1
+        chosen.variants = chosen.variants or ["as shipped", "AdamW"]
+    chosen.molecules = chosen.molecules or table["molecules"]
+    chosen.variants = chosen.variants or list(table["variants"])
+    chosen.runs = chosen.runs or Path("runs") / ("ablations-quick" if chosen.quick else "ablations")
+    chosen.docs = chosen.docs or (None if chosen.quick else ROOT / "docs" / "results")
+    unknown = [name for name in chosen.variants if name not in table["variants"]]
+    unknown += [name for name in chosen.molecules if not (CONFIGS / f"{name}.yaml").is_file()]
+    if unknown:
+        parser.error(f"{unknown}: expected molecules of configs/ and variants among {', '.join(table['variants'])}")
+    return chosen, table
+
+
+def main() -> None:
+    """Run what is missing, and report."""
+    options, table = read_options()
+    console = Console(width=130)
+    cells = plan(table, options.molecules, options.runs, range(1, options.seeds + 1))
+    cells = [cell for cell in cells if cell.group in options.variants]
+    waiting = [] if options.report_only else [cell for cell in cells if cell.result() is None]
+    if waiting:
+        compile_kernels()
+    for number, cell in enumerate(waiting, 1):
+        result = run(cell, options.seconds)
+        outcome = result.get("failure") or f"{spread(errors([result], 'network'))} mHa, {result['steps']} steps"
+        console.print(f"{number}/{len(waiting)} {cell.name}, {cell.group}, seed {cell.seed}: {outcome}")
+    if options.docs:
+        write_page(options.docs, cells, options.seconds)
+    if options.json:
+        results = [result for cell in cells if (result := cell.result()) is not None]
+        options.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    show(console, cells)
+
+
+if __name__ == "__main__":
+    main()
