@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -44,6 +48,31 @@ def halved(n_rows: int, error: BaseException) -> int:
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     return n_rows // 2
+
+
+class Heap:
+    """Gives back what is free in the heap each time that resident memory has grown by ``slack`` bytes; needs glibc.
+
+    Tensors that live on among others that come and go leave holes, which the C library keeps.
+    """
+
+    def __init__(self, slack: int) -> None:
+        self.slack = slack
+        library = ctypes.CDLL(None) if sys.platform == "linux" else None
+        self._trim = getattr(library, "malloc_trim", None)
+        self._floor = self._resident()
+
+    def tidy(self) -> None:
+        """Look, and give back if it is time."""
+        if self._trim is not None and self._resident() > self._floor + self.slack:
+            self._trim(0)
+            self._floor = self._resident()
+
+    def _resident(self) -> int:
+        """Bytes in memory; 0 where nothing can be given back."""
+        if self._trim is None:
+            return 0
+        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
 
 def is_shortage(error: BaseException) -> bool:

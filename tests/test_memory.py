@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 
@@ -51,3 +53,29 @@ def test_another_error_is_not_taken_for_a_shortage() -> None:
     with pytest.raises(RuntimeError, match="shapes differ"):
         memory.map_rows(square, torch.arange(4.0), 4)
     assert sizes == [4]
+
+
+def test_a_heap_is_tidied_when_memory_has_grown_by_the_slack(monkeypatch: pytest.MonkeyPatch) -> None:
+    resident, trims = [100], []
+    monkeypatch.setattr(memory.Heap, "_resident", lambda self: resident[0])
+    heap = memory.Heap(slack=50)
+    monkeypatch.setattr(heap, "_trim", lambda pad: trims.append(resident[0]) or resident.__setitem__(0, 120))
+    for size in (150, 151, 165, 171):
+        resident[0] = size
+        heap.tidy()
+    assert trims == [151, 171]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_holes_in_the_heap_go_back_to_the_system() -> None:
+    heap = memory.Heap(slack=2**24)
+    floor = heap._resident()
+    if not floor:
+        pytest.skip("the C library cannot give memory back")
+    small = [torch.ones(2**12) for _ in range(2**12)]  # 64 MiB in pieces that are never mapped by themselves
+    grown = heap._resident()
+    assert grown > floor + 2**25
+    del small[1::2]
+    heap.tidy()
+    assert heap._resident() < grown - 2**23
+    assert sum(float(tensor.sum()) for tensor in small) == 2**23

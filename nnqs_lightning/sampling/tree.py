@@ -18,6 +18,10 @@ from nnqs_lightning.sampling import prefix, random
 from nnqs_lightning.sampling.leaves import Leaves
 
 
+HOLES = 2**26
+"""Bytes by which memory grows in a walk before the holes in the heap are given back: less takes time."""
+
+
 @dataclass
 class Nodes:
     """Prefixes of one length."""
@@ -105,7 +109,9 @@ def walk(ansatz: AutoregressiveAnsatz, branches: list[Branch], rule: Rule, rows:
     is alive; breadth first where a whole level fits into one piece. Pieces are halved when memory runs out.
     """
     stack = deepest_first(branches)
+    heap = memory.Heap(HOLES)
     while stack:
+        heap.tidy()
         branch, leaves = harvest(pop(stack, ansatz, rows), ansatz.sector)
         if len(leaves):
             yield leaves
