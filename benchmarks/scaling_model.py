@@ -6,7 +6,7 @@ determinants of its own.
 - t_sample and t_backward: CPU seconds of one thread here, by determinant and parameter, over ``SPEED_UP``.
 - w(P): mean over largest walk when a recorded tree of N2/cc-pVDZ size is dealt out to P ranks.
 - pairs: local energies within the whole set compare each of a rank's n determinants with all P n, as on a GPU.
-- opening: decoder calls for the nodes on the way to a rank's part of the tree, two a level.
+- opening: a pass of the decoder over each of a rank's two cuts, and what samplers do at every node on the way.
 - gather: determinants and log ψ of all others, and the keys by which the next draw is shared out.
 - gradient: ring all-reduce. latency: the counted collectives of a step, each log₂ P hops.
 """
@@ -29,6 +29,8 @@ CALL = 1e-3
 """Assumed: seconds of one decoder call on few rows, which is launching kernels."""
 BANDWIDTH = 25e9
 """Assumed: bytes per second that a rank receives between nodes, half of a 400 Gb/s card."""
+NODE = CALL / 2
+"""Assumed, as on a CPU: seconds for one node, with its conditionals at hand."""
 LATENCY = 15e-6
 """Assumed: seconds per collective and doubling of the ranks."""
 ROW_BYTES = 16 + 16
@@ -59,7 +61,7 @@ def extrapolate(rows: dict[str, Any], quick: bool) -> dict[str, Any]:
                 "work": (sample + backward) * scale,
                 "walk": sample * scale * (1 / walk - 1),
                 "pairs": DETERMINANTS**2 * ranks / PAIR_RATE,
-                "opening": (ranks > 1) * 2 * N_ORBITALS * CALL,
+                "opening": (ranks > 1) * 2 * (CALL + N_ORBITALS * NODE),
                 "gather": gathered_bytes(ranks) / BANDWIDTH,
                 "gradient": 2 * (1 - 1 / ranks) * 4 * n_parameters / BANDWIDTH,
                 "latency": rows["kinds"]["weak"]["collectives"] * LATENCY * hops,
@@ -85,6 +87,7 @@ def extrapolate(rows: dict[str, Any], quick: bool) -> dict[str, Any]:
         "speed_up": SPEED_UP,
         "pair_rate": PAIR_RATE,
         "call": CALL,
+        "node": NODE,
         "bandwidth": BANDWIDTH,
         "latency": LATENCY,
         "collectives": rows["kinds"]["weak"]["collectives"],
