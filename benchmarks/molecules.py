@@ -1,6 +1,6 @@
 """Every benchmark molecule with the shipped configuration: error to FCI, time, spin, beside coupled cluster.
 
-    python benchmarks/molecules.py [--quick] [--json FILE] [--molecules h2o n2 cr2_cas curve …] [--seeds 3]
+    python benchmarks/molecules.py [--quick] [--json FILE] [--molecules h2o n2 cr2_cas curve …] [--seeds N]
         [--limit MINUTES] [--runs FOLDER] [--docs FOLDER] [--report-only]
 
 Settings of each system stand in benchmarks/molecules.yaml. A cell is a ``fit`` and a ``validate`` of the command line
@@ -30,7 +30,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="H2 and LiH, one seed, without a page, within a minute")
     parser.add_argument("--json", type=Path, help="write the figures of all cells to this file")
     parser.add_argument("--molecules", nargs="+", help="names in the table, or curve; all by default")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, help="of every system; as many as the table says by default")
     parser.add_argument("--limit", type=float, default=30.0, help="minutes of training after which a cell stops")
     parser.add_argument("--table", type=Path, default=Path(__file__).with_name("molecules.yaml"))
     parser.add_argument("--runs", type=Path, default=None, help="folder of the cells; runs/molecules by default")
@@ -53,7 +53,7 @@ def main() -> None:
     unknown = sorted(set(arguments.molecules or []) - set(names))
     if unknown:
         raise SystemExit(f"--molecules {' '.join(unknown)}: expected names of {arguments.table}: {' '.join(names)}")
-    cells, skipped = plan(table, arguments.runs, range(1, arguments.seeds + 1))
+    cells, skipped = plan(table, arguments.runs, arguments.seeds)
     wanted = set(arguments.molecules or names)
     for name, reason in skipped.items():
         if name in wanted:

@@ -25,6 +25,8 @@ CHEMICAL_ACCURACY = 1.6e-3
 """Hartree."""
 
 Config = dict[str, Any]
+System = tuple[str, str, Config, Config, Config]
+"""Group, name, settings, ``model.system``, what is known."""
 
 
 @dataclass(frozen=True)
@@ -52,31 +54,58 @@ class Cell:
         return None if "failure" in result else result
 
 
-def plan(table: Config, runs: Path, seeds: range) -> tuple[list[Cell], dict[str, str]]:
-    """Every cell, one seed after the other, and why systems of the table are left out."""
+def plan(table: Config, runs: Path, seeds: int | None) -> tuple[list[Cell], dict[str, str]]:
+    """Every cell, one seed after the other, and why systems of the table are left out.
+
+    Args:
+        table: as in molecules.yaml.
+        runs: folder of the cells.
+        seeds: how many of each; None for as many as the table says.
+    """
     references = DATA / "reference" / "molecules.json"
     known = json.loads(references.read_text(encoding="utf-8")) if references.is_file() else {}
     skipped: dict[str, str] = {}
+    systems = [*_molecules(table, known, skipped), *_fcidumps(table, skipped)]
+
+    def count(settings: Config) -> int:
+        return seeds or settings.get("seeds", table["seeds"])
+
     cells: list[Cell] = []
-    for seed in seeds:
-        for name in table["molecules"]:
-            system = molecule_system(name, known.get(name), table["max_fci_determinants"])
-            if system is None:
-                skipped[name] = f"no geometry: neither configs/{name}.yaml nor {os.path.relpath(references)}"
-                continue
-            exact = {"exact": known[name]["e_fci"], "by": "FCI", **known[name]} if name in known else {}
-            cells.append(make_cell("molecules", name, seed, table["molecules"][name], system, runs, exact))
-        for name in table["fcidumps"]:
-            path = DATA / "fcidump" / f"{name}.FCIDUMP"
-            if not path.is_file():
-                skipped[name] = f"no file {os.path.relpath(path)}"
-                continue
-            arguments = {"path": os.path.relpath(path), "max_fci_determinants": table["max_fci_determinants"]}
-            system = {"class_path": "nnqs_lightning.chem.Fcidump", "init_args": arguments}
-            settings = table["fcidumps"][name]
-            cells.append(make_cell("fcidumps", name, seed, settings, system, runs, settings))
-        cells += _curve(table["curve"], seed, runs, known)
+    for seed in range(1, max(count(settings) for _, _, settings, _, _ in systems) + 1):
+        for group, name, settings, system, of_system in systems:
+            if seed <= count(settings):
+                cells.append(make_cell(group, name, seed, settings, system, runs, of_system))
+        if seed <= count(table["curve"]):
+            cells += _curve(table["curve"], seed, runs, known)
     return cells, skipped
+
+
+def _molecules(table: Config, known: Config, skipped: dict[str, str]) -> Iterator[System]:
+    """Every molecule that has a geometry."""
+    for name, settings in table["molecules"].items():
+        system = molecule_system(name, known.get(name), table["max_fci_determinants"])
+        if system is None:
+            skipped[name] = f"no geometry: neither configs/{name}.yaml nor a molecules.json beside the repository"
+            continue
+        exact = {"exact": known[name]["e_fci"], "by": "FCI", **known[name]} if name in known else {}
+        yield "molecules", name, settings, system, exact
+
+
+def _fcidumps(table: Config, skipped: dict[str, str]) -> Iterator[System]:
+    """Every file of integrals that is there."""
+    for name, settings in table["fcidumps"].items():
+        path = DATA / "fcidump" / f"{name}.FCIDUMP"
+        if not path.is_file():
+            skipped[name] = f"no file {os.path.relpath(path)}"
+            continue
+        arguments = {"path": os.path.relpath(path), "max_fci_determinants": table["max_fci_determinants"]}
+        yield (
+            "fcidumps",
+            name,
+            settings,
+            {"class_path": "nnqs_lightning.chem.Fcidump", "init_args": arguments},
+            settings,
+        )
 
 
 def molecule_system(name: str, known: Config | None, max_fci_determinants: int) -> Config | None:

@@ -20,7 +20,7 @@ TABLE = yaml.safe_load((BENCHMARKS / "molecules.yaml").read_text())
 
 
 def planned(runs: Path, table: dict[str, Any] = TABLE) -> Any:
-    return molecules_cells.plan(table, runs, range(1, 2))
+    return molecules_cells.plan(table, runs, 1)
 
 
 def only_h2(**settings: Any) -> dict[str, Any]:
@@ -41,6 +41,18 @@ def test_every_reference_molecule_up_to_30_qubits_is_planned(molecules: dict[str
     assert not skipped
     assert set(molecules) == {cell.name for cell in cells if cell.group != "fcidumps"}
     assert len({cell.folder for cell in cells}) == len(cells)
+
+
+def test_a_system_runs_as_many_seeds_as_its_line_says(tmp_path: Path):
+    table = {
+        **TABLE,
+        "seeds": 2,
+        "molecules": {"h2": {"like": "h2"}, "lih": {"like": "lih", "seeds": 4}},
+        "fcidumps": {},
+    }
+    cells = molecules_cells.plan(table, tmp_path, None)[0]
+    seeds = {name: [cell.seed for cell in cells if cell.name == name] for name in ("h2", "lih", "n2_0.75")}
+    assert seeds == {"h2": [1, 2], "lih": [1, 2, 3, 4], "n2_0.75": [1, 2]}
 
 
 def test_planned_configurations_are_those_of_fit(shared_data: Path, tmp_path: Path):

@@ -17,7 +17,6 @@ from nnqs_lightning.fock import Sector
 from nnqs_lightning.sampling import prefix, random
 from nnqs_lightning.sampling.leaves import Leaves
 
-
 HOLES = 2**26
 """Bytes by which memory grows in a walk before the holes in the heap are given back: less takes time."""
 
