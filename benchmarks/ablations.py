@@ -138,12 +138,18 @@ def main() -> None:
         result = run(cell, options.seconds)
         outcome = result.get("failure") or f"{spread(errors([result], 'network'))} mHa, {result['steps']} steps"
         console.print(f"{number}/{len(waiting)} {cell.name}, {cell.group}, seed {cell.seed}: {outcome}")
+        report(options, cells)
+    report(options, cells)
+    show(console, cells)
+
+
+def report(options: argparse.Namespace, cells: list[Cell]) -> None:
+    """Write page and figures of the cells finished so far."""
     if options.docs:
         write_page(options.docs, cells, options.seconds)
     if options.json:
         results = [result for cell in cells if (result := cell.result()) is not None]
         options.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    show(console, cells)
 
 
 if __name__ == "__main__":
