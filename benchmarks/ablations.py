@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from molecules_cells import CONFIGS, ROOT, Cell, compile_kernels, make_cell, molecule_system, run
+from molecules_cells import ROOT, Cell, compile_kernels, make_cell, molecule_system, run
 from molecules_report import errors, markdown, median, spread, times
 from rich.console import Console
 from rich.table import Table
@@ -37,16 +37,18 @@ supervised start.
 """
 
 
-def plan(table: dict[str, Any], molecules: list[str], runs: Path, seeds: range) -> list[Cell]:
-    """Every variant of every molecule, one seed after the other."""
+def plan(table: dict[str, Any], runs: Path, seeds: int, seconds: int) -> list[Cell]:
+    """Every variant of every molecule, one seed after the other; the group of a cell is its variant."""
+    # Part of the configuration, so that cells of another length are other cells.
+    common = merge(table["common"], {"trainer": {"max_time": {"seconds": seconds}}})
     cells = []
-    for seed in seeds:
-        for molecule in molecules:
+    for seed in range(1, seeds + 1):
+        for molecule in table["molecules"]:
             system = molecule_system(molecule, None, 0)
             assert system is not None, molecule
             for variant, settings in table["variants"].items():
                 if molecule in settings.get("only", [molecule]):
-                    merged = {**settings, "like": molecule, "set": merge(table["common"], settings.get("set", {}))}
+                    merged = {**settings, "like": molecule, "set": merge(common, settings.get("set", {}))}
                     cells.append(make_cell(variant, molecule, seed, merged, system, runs, {}))
     return cells
 
@@ -79,9 +81,9 @@ def write_page(folder: Path, cells: list[Cell], seconds: int) -> None:
     lines = [ABOUT.format(seconds=seconds)]
     for molecule, rows in rows_of(cells).items():
         lines += [f"## {molecule}", "", markdown(rows), ""]
-    failed = [f"{c.name}, {c.group} (seed {c.seed})" for c in cells if c.result() is None]
-    if failed:
-        lines += [f"Not finished: {'; '.join(failed)}."]
+    missing = [f"{c.name}, {c.group} (seed {c.seed})" for c in cells if c.result() is None]
+    if missing:
+        lines += [f"Not finished: {'; '.join(missing)}."]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / PAGE).write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
 
@@ -113,15 +115,17 @@ def read_options() -> tuple[argparse.Namespace, dict[str, Any]]:
     table = yaml.safe_load(chosen.table.read_text(encoding="utf-8"))
     if chosen.quick:
         chosen.molecules, chosen.seeds, chosen.seconds = ["lih"], 1, 1
+        table["molecules"] = chosen.molecules
         chosen.variants = chosen.variants or ["as shipped", "AdamW"]
     chosen.molecules = chosen.molecules or table["molecules"]
     chosen.variants = chosen.variants or list(table["variants"])
     chosen.runs = chosen.runs or Path("runs") / ("ablations-quick" if chosen.quick else "ablations")
     chosen.docs = chosen.docs or (None if chosen.quick else ROOT / "docs" / "results")
     unknown = [name for name in chosen.variants if name not in table["variants"]]
-    unknown += [name for name in chosen.molecules if not (CONFIGS / f"{name}.yaml").is_file()]
+    unknown += [name for name in chosen.molecules if name not in table["molecules"]]
     if unknown:
-        parser.error(f"{unknown}: expected molecules of configs/ and variants among {', '.join(table['variants'])}")
+        known = [*table["molecules"], *table["variants"]]
+        parser.error(f"{unknown}: expected molecules and variants of {chosen.table}: {', '.join(known)}")
     return chosen, table
 
 
@@ -129,9 +133,9 @@ def main() -> None:
     """Run what is missing, and report."""
     options, table = read_options()
     console = Console(width=130)
-    cells = plan(table, options.molecules, options.runs, range(1, options.seeds + 1))
-    cells = [cell for cell in cells if cell.group in options.variants]
-    waiting = [] if options.report_only else [cell for cell in cells if cell.result() is None]
+    cells = plan(table, options.runs, options.seeds, options.seconds)
+    asked = [cell for cell in cells if cell.group in options.variants and cell.name in options.molecules]
+    waiting = [] if options.report_only else [cell for cell in asked if cell.result() is None]
     if waiting:
         compile_kernels()
     for number, cell in enumerate(waiting, 1):

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -25,8 +25,17 @@ CHEMICAL_ACCURACY = 1.6e-3
 """Hartree."""
 
 Config = dict[str, Any]
-System = tuple[str, str, Config, Config, Config]
-"""Group, name, settings, ``model.system``, what is known."""
+
+
+class System(NamedTuple):
+    """A line of a table, and the system that it names."""
+
+    group: str
+    name: str
+    settings: Config
+    system: Config
+    """``model.system``"""
+    known: Config
 
 
 @dataclass(frozen=True)
@@ -34,7 +43,7 @@ class Cell:
     """One training run and its final figures."""
 
     group: str
-    """molecules, fcidumps or curve."""
+    """Table of the page in which it stands."""
     name: str
     seed: int
     config: Config
@@ -68,10 +77,11 @@ def plan(table: Config, runs: Path, seeds: int | None) -> tuple[list[Cell], dict
     systems = [*_molecules(table, known, skipped), *_fcidumps(table, skipped)]
 
     def count(settings: Config) -> int:
-        return seeds or settings.get("seeds", table["seeds"])
+        return settings.get("seeds", table["seeds"]) if seeds is None else seeds
 
     cells: list[Cell] = []
-    for seed in range(1, max(count(settings) for _, _, settings, _, _ in systems) + 1):
+    most = max(count(settings) for settings in (table["curve"], *(system.settings for system in systems)))
+    for seed in range(1, most + 1):
         for group, name, settings, system, of_system in systems:
             if seed <= count(settings):
                 cells.append(make_cell(group, name, seed, settings, system, runs, of_system))
@@ -88,7 +98,7 @@ def _molecules(table: Config, known: Config, skipped: dict[str, str]) -> Iterato
             skipped[name] = f"no geometry: neither configs/{name}.yaml nor a molecules.json beside the repository"
             continue
         exact = {"exact": known[name]["e_fci"], "by": "FCI", **known[name]} if name in known else {}
-        yield "molecules", name, settings, system, exact
+        yield System("molecules", name, settings, system, exact)
 
 
 def _fcidumps(table: Config, skipped: dict[str, str]) -> Iterator[System]:
@@ -99,13 +109,8 @@ def _fcidumps(table: Config, skipped: dict[str, str]) -> Iterator[System]:
             skipped[name] = f"no file {os.path.relpath(path)}"
             continue
         arguments = {"path": os.path.relpath(path), "max_fci_determinants": table["max_fci_determinants"]}
-        yield (
-            "fcidumps",
-            name,
-            settings,
-            {"class_path": "nnqs_lightning.chem.Fcidump", "init_args": arguments},
-            settings,
-        )
+        system = {"class_path": "nnqs_lightning.chem.Fcidump", "init_args": arguments}
+        yield System("fcidumps", name, settings, system, {key: settings[key] for key in ("exact", "by")})
 
 
 def molecule_system(name: str, known: Config | None, max_fci_determinants: int) -> Config | None:

@@ -45,7 +45,9 @@ def options() -> argparse.Namespace:
     chosen.strategies = list(STRATEGIES)
     if chosen.quick:
         chosen.config, chosen.steps, chosen.strategies = CONFIGS / "lih.yaml", 6, ["ddp", "zero-2"]
-    chosen.precision = chosen.precision or ("bf16-mixed" if chosen.accelerator == "cuda" else "32-true")
+    chosen.precision = chosen.precision or ("32-true" if chosen.accelerator == "cpu" else "bf16-mixed")
+    if wrong := [pair for pair in chosen.set if "=" not in pair]:
+        parser.error(f"--set {' '.join(wrong)}: expected KEY=VALUE, such as model.ansatz.d_model=64")
     return chosen
 
 
@@ -75,7 +77,7 @@ def fit(strategy: str, chosen: argparse.Namespace) -> dict[str, Any]:
     seconds = {phase: statistics.median(float(row[f"time/{phase}"]) for row in steady) for phase in PHASES}
     return {
         "seconds": seconds,
-        "step": sum(seconds.values()),
+        "step": statistics.median(sum(float(row[f"time/{phase}"]) for phase in PHASES) for row in steady),
         "unique": statistics.median(float(row["sampling/unique"]) for row in steady),
         "energy": float(rows[-1]["energy/mean"]),
     }
@@ -83,7 +85,7 @@ def fit(strategy: str, chosen: argparse.Namespace) -> dict[str, Any]:
 
 def table_of(figures: dict[str, dict[str, Any]], chosen: argparse.Namespace) -> Table:
     where = f"{chosen.devices} × {chosen.accelerator}, {chosen.precision}"
-    table = Table(title=f"{chosen.config.stem} on {where}: ms a step, the slowest rank's")
+    table = Table(title=f"{chosen.config.stem} on {where}: ms a step, phase by phase the slowest rank's")
     for heading in ("strategy", *PHASES, "step", "determinants", "last energy / Ha"):
         table.add_column(heading, justify="left" if heading == "strategy" else "right")
     for strategy, run in figures.items():
@@ -98,7 +100,7 @@ def main() -> None:
     figures = {strategy: fit(strategy, chosen) for strategy in chosen.strategies}
     Console(width=150).print(table_of(figures, chosen))
     if chosen.json:
-        device = torch.cuda.get_device_name() if chosen.accelerator == "cuda" else "CPU"
+        device = "CPU" if chosen.accelerator == "cpu" else torch.cuda.get_device_name()
         content = {"device": device, "precision": chosen.precision, "torch": torch.__version__, "runs": figures}
         chosen.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 

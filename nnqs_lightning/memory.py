@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +12,9 @@ from torch import Tensor
 
 ERRORS = (MemoryError, RuntimeError)
 """What a shortage may be raised as: the CPU allocator has no type of its own."""
+
+STATISTICS = Path("/proc/self/statm")
+"""Sizes of this process in pages, on Linux."""
 
 _shortages = 0
 
@@ -58,12 +60,12 @@ class Heap:
 
     def __init__(self, slack: int) -> None:
         self.slack = slack
-        library = ctypes.CDLL(None) if sys.platform == "linux" else None
+        library = ctypes.CDLL(None) if STATISTICS.exists() else None
         self._trim = getattr(library, "malloc_trim", None)
         self._floor = self._resident()
 
     def tidy(self) -> None:
-        """Look, and give back if it is time."""
+        """Give back if memory has grown enough since the last time."""
         if self._trim is not None and self._resident() > self._floor + self.slack:
             self._trim(0)
             self._floor = self._resident()
@@ -72,7 +74,7 @@ class Heap:
         """Bytes in memory; 0 where nothing can be given back."""
         if self._trim is None:
             return 0
-        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+        return int(STATISTICS.read_text().split()[1]) * mmap.PAGESIZE
 
 
 def is_shortage(error: BaseException) -> bool:

@@ -21,6 +21,10 @@ MAX_DAMPING = 0.1
 """Beyond it the step is that of the plain gradient anyway."""
 SHORTEST_STEP = 0.05
 """Share of a step that is made at least."""
+SHORTEN, LENGTHEN, RECOVER = 0.25, 2.0, 1.25
+"""Bounds on the change of that share from step to step, and its growth where noise hides what was best."""
+SIGNIFICANT = 3 * 2**0.5
+"""Error bars of one energy by which a fall, the difference of two, must miss its promise to prove anything."""
 
 
 class MinSR(Direction):
@@ -34,8 +38,8 @@ class MinSR(Direction):
     Args:
         damping: λ added to Õ Õᵀ; it grows by itself where rounding makes the matrix indefinite.
         min_damping: λ halves towards this while the energy falls as predicted, and grows fourfold when it does not
-            (Levenberg–Marquardt); steps shorten to where the parabola through the last two energies is lowest, and
-            lengthen again up to lr. Where the energy is noisier than a step, both stay. Null: neither changes.
+            (Levenberg–Marquardt). Steps shorten to where the parabola through the last two energies is lowest, and
+            lengthen again up to lr. Where the energy is noisier than a step, neither follows it. Null: both stay.
         max_change: bound on the Fubini–Study length of a step, lr √(δᵀ S δ); null for none.
         max_norm: bound on the Euclidean length of a step, lr ‖δ‖; null for none.
         energy_shift: σ in hartree: determinants weigh H_DD − E + σ times as much, the diagonal of the energy's Hessian,
@@ -48,7 +52,8 @@ class MinSR(Direction):
     length: Tensor
     """Share of a step that is made, at most one."""
     promise: Tensor
-    """Energy before the last step, its fall to first order and what second order takes off; NaN before the first."""
+    """Of the last step: the energy before it, its fall to first order, what second order takes off, and the share of
+    the step that was made; NaN before the first."""
 
     def __init__(
         self,
@@ -78,7 +83,7 @@ class MinSR(Direction):
         self.min_damping = min_damping
         self.register_buffer("damping", torch.tensor(damping, dtype=torch.float64))
         self.register_buffer("length", torch.ones((), dtype=torch.float64))
-        self.register_buffer("promise", torch.full((3,), torch.nan, dtype=torch.float64))
+        self.register_buffer("promise", torch.full((4,), torch.nan, dtype=torch.float64))
         self.max_change = max_change
         self.max_norm = max_norm
         self.energy_shift = energy_shift
@@ -99,8 +104,8 @@ class MinSR(Direction):
         scale = weights.sqrt() * stretch
         space = self._tangent_space(ansatz, sample.determinants, chosen, weights, scale)
         target = _as_parts(weights.sqrt() / stretch * (values - mean), space)
-        x, fall, stats = self._solve(space, target, stretch, learning_rate)
-        self.promise = torch.tensor([estimate.mean, *fall], dtype=torch.float64)
+        x, promise, stats = self._solve(space, target, stretch, learning_rate)
+        self.promise = torch.tensor([estimate.mean, *promise], dtype=torch.float64)
         rows = _as_complex(x, space)
         rows = scale * rows - weights * all_reduce_sum((scale * rows).sum())
         return torch.zeros_like(energies.values).masked_scatter(chosen, rows), stats
@@ -109,27 +114,42 @@ class MinSR(Direction):
         """The direction in parameter space that the optimiser adds by itself, by parameter name; None for zero."""
         return None
 
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         # A strategy may have cast all of the module to the network's precision, in which small falls are lost.
         self.damping, self.length, self.promise = (t.double() for t in (self.damping, self.length, self.promise))
-        super()._load_from_state_dict(*args, **kwargs)
+        # Checkpoints from before steps had a length.
+        state_dict.setdefault(prefix + "length", torch.ones_like(self.length))
+        if state_dict.get(prefix + "promise", self.promise).shape != self.promise.shape:
+            state_dict[prefix + "promise"] = torch.full_like(self.promise, torch.nan)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def _adapt(self, estimate: EnergyEstimate) -> None:
         """Damp less after a step that kept its promise, more after one that did not, and set the length of the next."""
-        before, slope, curvature = self.promise.tolist()
-        promised = slope - curvature
-        # A fall within the error bar proves nothing; neither does NaN, before the first step.
-        if self.min_damping is None or not promised > estimate.error:
+        before, first_order, second_order, made = self.promise.tolist()
+        promised, fall = first_order - second_order, before - estimate.mean
+        if self.min_damping is None or promised != promised:  # NaN before the first
             return
-        fall = before - estimate.mean
-        if fall > 0.7 * promised:
-            self.damping = (0.5 * self.damping).clamp(min=self.min_damping)
-        elif not fall > 0.3 * promised:
-            self.damping = (4 * self.damping).clamp(max=MAX_DAMPING)
-        # Couplings between determinants curve the energy more than their diagonal, which is all that the metric knows.
-        best = 2.0 if fall >= slope else slope / (2 * (slope - fall))
-        # A broken energy, NaN, is not above 0.25 either.
-        self.length = (min(max(0.25, best), 2.0) * self.length).clamp(SHORTEST_STEP, 1.0)
+        # A fall within the error bar proves nothing.
+        if promised > estimate.error:
+            if fall > 0.7 * promised:
+                self.damping = (0.5 * self.damping).clamp(min=self.min_damping)
+            elif not fall > 0.3 * promised:
+                self.damping = (4 * self.damping).clamp(max=MAX_DAMPING)
+        change = self._lengthening(first_order, promised, fall, SIGNIFICANT * estimate.error)
+        # A step that the other bounds cut short says what is too long, not what is short enough.
+        length = change * (made if change < 1 else float(self.length))
+        self.length = self.length.new_tensor(min(max(length, SHORTEST_STEP), 1.0), dtype=torch.float64)
+
+    def _lengthening(self, first_order: float, promised: float, fall: float, noise: float) -> float:
+        """By which factor the last step should have been longer.
+
+        Couplings between determinants curve the energy more than their diagonal, which is all that the metric knows.
+        """
+        if abs(fall - promised) <= noise:
+            return RECOVER
+        best = LENGTHEN if fall >= first_order else first_order / (2 * (first_order - fall))
+        # A broken energy, NaN, is not above the smaller bound either.
+        return min(max(SHORTEN, best), LENGTHEN)
 
     def _metric(self, energies: LocalEnergies, chosen: Tensor, mean: Tensor) -> Tensor:
         """Weight of each determinant in the metric over its share of |ψ|²."""
@@ -165,8 +185,8 @@ class MinSR(Direction):
 
     def _solve(
         self, space: TangentSpace, target: Tensor, stretch: Tensor, learning_rate: float
-    ) -> tuple[Tensor, tuple[float, float], dict[str, float]]:
-        """x that moves ψ along s ε with the largest s ≤ :attr:`length` that keeps the bounds, and the fall it promises.
+    ) -> tuple[Tensor, tuple[float, float, float], dict[str, float]]:
+        """x that moves ψ along s ε with the largest s ≤ :attr:`length` that keeps the bounds, and what it promises.
 
         The optimiser steps along d = φ + Õᵀ x, φ being :meth:`tangent` (zero here): x solves for s ε − Õ φ, so that
         d regularises towards φ instead of towards zero. All that is bounded is quadratic in s.
@@ -187,16 +207,17 @@ class MinSR(Direction):
         x = s * x0 - x1
         # Fall of the energy along d: 2 lr ε·Õd, less lr² ‖Õd‖² where the metric is the energy's own
         image = s * target - shift * x
-        slope, square = (_dots([(target, image), (image, image)]) * learning_rate).tolist()
-        fall = 2 * slope, 0.0 if self.energy_shift is None else learning_rate * square
+        fall, square = _dots([(target, image), (image, image)]).tolist()
+        first_order = 2 * learning_rate * fall
+        second_order = 0.0 if self.energy_shift is None else learning_rate**2 * square
         stats = {
-            "direction/promise": fall[0] - fall[1],
+            "direction/promise": first_order - second_order,
             "direction/change": _quadratic(change, s) ** 0.5,
             "direction/norm": _quadratic(norm, s) ** 0.5,
             "direction/trust": s,
             "direction/damping": shift,
         }
-        return x, fall, stats
+        return x, (first_order, second_order, s), stats
 
 
 class Spring(MinSR):
@@ -211,8 +232,7 @@ class Spring(MinSR):
         momentum: μ; the optimiser's momentum must be the same.
         damping: λ added to Õ Õᵀ; it grows by itself where rounding makes the matrix indefinite.
         min_damping: λ halves towards this while the energy falls as predicted, and grows fourfold when it does not
-            (Levenberg–Marquardt); steps shorten to where the parabola through the last two energies is lowest, and
-            lengthen again up to lr. Where the energy is noisier than a step, both stay. Null: neither changes.
+            (Levenberg–Marquardt; where the energy is noisier than a step, it stays); null keeps λ.
         max_change: bound on the Fubini–Study length of a step, lr √(φᵀ S φ); null for none.
         max_norm: bound on the Euclidean length of a step, lr ‖φ‖; null for none.
         energy_shift: σ in hartree: determinants weigh H_DD − E + σ times as much, the diagonal of the energy's Hessian,
@@ -253,6 +273,10 @@ class Spring(MinSR):
         """φ_k = μ φ_{k−1} + gradient, as SGD does it."""
         flat = torch.cat([g.detach().flatten() for g in gradients])
         self.previous = flat if not len(self.previous) else self.momentum * self.previous + flat
+
+    def _lengthening(self, first_order: float, promised: float, fall: float, noise: float) -> float:
+        """None: s scales ε alone, and what is remembered of earlier steps would overshoot all the same."""
+        return LENGTHEN
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         self.previous = torch.zeros_like(state_dict.get(prefix + "previous", self.previous))

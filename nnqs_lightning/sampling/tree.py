@@ -17,8 +17,8 @@ from nnqs_lightning.fock import Sector
 from nnqs_lightning.sampling import prefix, random
 from nnqs_lightning.sampling.leaves import Leaves
 
-HOLES = 2**26
-"""Bytes by which memory grows in a walk before the holes in the heap are given back: less takes time."""
+HEAP_SLACK = 2**26
+"""Bytes by which memory grows in a walk before what is free of it is given back: less takes time."""
 
 
 @dataclass
@@ -108,7 +108,7 @@ def walk(ansatz: AutoregressiveAnsatz, branches: list[Branch], rule: Rule, rows:
     is alive; breadth first where a whole level fits into one piece. Pieces are halved when memory runs out.
     """
     stack = deepest_first(branches)
-    heap = memory.Heap(HOLES)
+    heap = memory.Heap(HEAP_SLACK)
     while stack:
         heap.tidy()
         branch, leaves = harvest(pop(stack, ansatz, rows), ansatz.sector)

@@ -145,7 +145,7 @@ def test_spring_remembers_through_a_checkpoint():
 
 def test_what_a_step_promised_is_read_back_in_full_by_a_module_that_was_cast():
     saved = MinSR(damping=1e-3)
-    saved.promise = torch.tensor([-75.015530189, 1e-7, 1e-8], dtype=torch.float64)
+    saved.promise = torch.tensor([-75.015530189, 1e-7, 1e-8, 1.0], dtype=torch.float64)
     saved.length = torch.tensor(0.3, dtype=torch.float64)
     resumed = MinSR().float()
     resumed.load_state_dict(saved.state_dict())
@@ -197,7 +197,7 @@ def test_damping_follows_kept_and_broken_promises():
 
     def damping_after(fall):
         mean = (energies.weights * energies.values.real).sum().item()
-        direction.promise = torch.tensor([mean + fall, 0.1, 0.0], dtype=torch.float64)
+        direction.promise = torch.tensor([mean + fall, 0.1, 0.0, 1.0], dtype=torch.float64)
         return direction.coefficients(ansatz, sample, energies, 0.1)[1]["direction/damping"]
 
     assert damping_after(0.1) == pytest.approx(5e-4)
@@ -206,33 +206,82 @@ def test_damping_follows_kept_and_broken_promises():
     assert damping_after(-0.05) == pytest.approx(1.6e-3)
     assert damping_after(float("nan")) == pytest.approx(6.4e-3)
     constant = MinSR(damping=1e-3)
-    constant.promise = torch.tensor([0.0, 0.1, 0.0], dtype=torch.float64)
+    constant.promise = torch.tensor([0.0, 0.1, 0.0, 1.0], dtype=torch.float64)
     assert constant.coefficients(ansatz, sample, energies, 0.1)[1]["direction/damping"] == pytest.approx(1e-3)
 
 
-@pytest.mark.parametrize(
-    ("length", "fall", "expected"),
-    [
-        (1.0, 0.1, 1.0),  # as promised
-        (1.0, 0.0, 0.5),  # twice as curved as the metric: half the way was best
-        (1.0, -0.2, 0.25),
-        (0.5, 0.15, 1.0),  # less curved
-        (0.5, 0.3, 1.0),  # a straight line falls on and on
-        (0.1, -9.0, 0.05),
-        (1.0, float("nan"), 0.25),
-    ],
-)
-def test_the_next_step_ends_where_the_parabola_through_the_last_one_is_lowest(length, fall, expected):
+def length_after(direction, length, made, fall, noisy=False):
+    """Share of a step after one that promised a fall of 0.2 less 0.1."""
     sector, matrix = dense_hamiltonian("lih")
     ansatz = ToyAnsatz(sector)
     sample = full_sample(ansatz)
+    if noisy:  # a walker for each determinant
+        sample.counts = torch.ones_like(sample.weights, dtype=torch.int64)
     energies = subspace_energies(matrix, sample)
-    direction = MinSR(min_damping=1e-6, max_change=None)
     direction.length = torch.tensor(length, dtype=torch.float64)
     mean = (energies.weights * energies.values.real).sum().item()
-    direction.promise = torch.tensor([mean + fall, 0.2, 0.1], dtype=torch.float64)
-    stats = direction.coefficients(ansatz, sample, energies, 0.1)[1]
-    assert stats["direction/trust"] == pytest.approx(expected)
+    direction.promise = torch.tensor([mean + fall, 0.2, 0.1, made], dtype=torch.float64)
+    direction.coefficients(ansatz, sample, energies, 0.1)
+    return float(direction.length)
+
+
+@pytest.mark.parametrize(
+    ("length", "made", "fall", "expected"),
+    [
+        (1.0, 1.0, 0.0, 0.5),  # twice as curved as the metric: half the way was best
+        (1.0, 1.0, -0.2, 0.25),
+        (1.0, 0.2, 0.0, 0.1),  # the other bounds had made it short, and it was too long all the same
+        (1.0, 0.2, 0.15, 1.0),
+        (0.3, 0.3, 0.15, 0.6),  # less curved: twice as far was best
+        (0.3, 0.3, 0.3, 0.6),  # a straight line falls on and on
+        (0.1, 0.1, -9.0, 0.05),
+        (1.0, 1.0, float("nan"), 0.25),
+    ],
+)
+def test_the_next_step_ends_where_the_parabola_through_the_last_one_is_lowest(length, made, fall, expected):
+    direction = MinSR(min_damping=1e-6, max_change=None)
+    assert length_after(direction, length, made, fall) == pytest.approx(expected)
+
+
+def test_where_noise_hides_what_was_best_steps_grow_back():
+    direction = MinSR(min_damping=1e-6)
+    assert length_after(direction, 0.4, 0.4, -0.2, noisy=True) == pytest.approx(0.5)
+
+
+def test_steps_keep_their_length_without_adaptation_and_with_memory():
+    assert length_after(MinSR(), 0.4, 0.4, -0.2) == pytest.approx(0.4)
+    assert length_after(Spring(min_damping=1e-6), 1.0, 1.0, -0.2) == 1
+
+
+@pytest.mark.parametrize("energy_shift", [None, 0.5])
+def test_a_promise_parts_the_fall_by_orders(energy_shift):
+    """Along the step d the energy falls by 2 lr ε·Õd to first order; the metric has the energy's curvature or none."""
+    sector, matrix = dense_hamiltonian("lih")
+    ansatz = ToyAnsatz(sector)
+    sample = full_sample(ansatz, 80)
+    energies = subspace_energies(matrix[:80, :80], sample)
+    direction = MinSR(max_change=0.01, energy_shift=energy_shift)
+    coefficients, stats = direction.coefficients(ansatz, sample, energies, 0.1)
+    _, step = gradient_of(ansatz, sample, coefficients)
+    rows, residual = reference(ansatz, sample, energies)
+    energy = (energies.weights * energies.values.real).sum()
+    _, first_order, second_order, made = direction.promise.tolist()
+    assert direction.promise[0] == energy
+    assert first_order == pytest.approx(2 * 0.1 * (residual @ rows @ step).item())
+    metric = (matrix.diagonal()[:80] - energy).clamp(min=0) + (energy_shift or 0)
+    curved = 0.1**2 * (metric.repeat(2) * (rows @ step).square()).sum().item()
+    assert second_order == (0 if energy_shift is None else pytest.approx(curved))
+    assert made == stats["direction/trust"] < 1
+
+
+def test_a_checkpoint_from_before_steps_had_a_length_is_read():
+    state = MinSR(damping=2e-3).state_dict()
+    del state["length"]
+    state["promise"] = torch.tensor([-75.0, 0.1], dtype=torch.float64)
+    resumed = MinSR()
+    resumed.load_state_dict(state)
+    assert (float(resumed.damping), float(resumed.length)) == (2e-3, 1.0)
+    assert resumed.promise.isnan().all()
 
 
 def test_underflowed_and_infinite_local_energies_take_no_part():
