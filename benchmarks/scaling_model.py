@@ -30,7 +30,7 @@ CALL = 1e-3
 BANDWIDTH = 25e9
 """Assumed: bytes per second that a rank receives between nodes, half of a 400 Gb/s card."""
 NODE = CALL / 2
-"""Assumed, as on a CPU: seconds for one node, with its conditionals at hand."""
+"""Assumed, the ratio being that on a CPU: seconds for one node whose conditionals are known."""
 LATENCY = 15e-6
 """Assumed: seconds per collective and doubling of the ranks."""
 ROW_BYTES = 16 + 16

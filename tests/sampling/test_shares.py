@@ -8,7 +8,7 @@ import torch
 from sampling_ranks import on_ranks
 from table_ansatz import TableAnsatz
 
-from nnqs_lightning import distributed
+from nnqs_lightning import distributed, memory
 from nnqs_lightning.ansatz import TransformerAnsatz
 from nnqs_lightning.chem import MolecularIntegrals
 from nnqs_lightning.fock import SampleBatch, Sector
@@ -220,6 +220,46 @@ def test_ranks_share_few_nodes_and_the_work_of_the_others_evenly(guessed, plante
     # A guess knows nothing of the tree; it must keep all ranks busy all the same.
     assert max(loads) < (3 if guessed else 1.1) * sum(loads) / world
     assert sum(loads) < int(nodes_opened(whole.keys, 10).sum())
+
+
+def test_a_pass_over_each_cut_decodes_the_whole_way(planted, monkeypatch):
+    ansatz, root, _ = planted
+    passes, steps = [], []
+    line, step = ansatz.decoder.line, ansatz.decoder.step
+    monkeypatch.setattr(ansatz.decoder, "line", lambda *args: passes.append(args) or line(*args))
+    monkeypatch.setattr(ansatz.decoder, "step", lambda *args: steps.append(args) or step(*args))
+    with torch.inference_mode():
+        lower, upper = bounds(planted, 1, 3, guessed=False)
+        own_share(ansatz, root, SAMPLER._rule, lower, upper)
+    assert len(passes) == 2
+    assert len(steps) == 1  # the start token, whose cache both go into
+
+
+@pytest.mark.parametrize("options", [{"spin_flip": "even"}, {"point_group": True}])
+def test_shares_make_up_a_tree_with_symmetry(options):
+    torch.manual_seed(3)
+    eri = np.zeros((8,) * 4)
+    integrals = MolecularIntegrals(
+        np.diag(np.arange(8.0)), eri, e_core=0.0, n_alpha=3, n_beta=3, orbsym=(1, 2, 3, 1, 5, 1, 2, 8), wfn_sym=1
+    )
+    ansatz = TransformerAnsatz(integrals, d_model=16, n_heads=2, n_layers=1, **options).double()
+    torch.nn.init.normal_(ansatz.decoder.head.weight, std=0.3)
+    with torch.inference_mode():
+        root = tree.Branch.root(torch.tensor([SAMPLER.n_walkers]), 5, ansatz.sector)
+        whole = grown(ansatz, Share([root]))
+        cuts = [None, *Density.measure(whole, 8).cuts(3), None]
+        parts = [grown(ansatz, own_share(ansatz, root, SAMPLER._rule, *pair)) for pair in pairwise(cuts)]
+    assert torch.equal(torch.cat([part.keys for part in parts]), whole.keys)
+    assert torch.equal(torch.cat([part.values for part in parts]), whole.values)
+
+
+def test_a_walk_gives_the_holes_of_the_heap_back(planted, monkeypatch):
+    ansatz, root, _ = planted
+    tidied = []
+    monkeypatch.setattr(memory.Heap, "tidy", lambda self: tidied.append(self.slack))
+    with torch.inference_mode():
+        grown(ansatz, Share([root]))
+    assert len(tidied) >= ansatz.n_steps - 1
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
