@@ -21,6 +21,8 @@ SMALL = 256
 """Rows below which a symmetric product is not worth splitting."""
 ATTEMPTS = 4
 """Cholesky factorisations tried before eigenvectors."""
+ROUNDING = 1e-3
+"""Share of x · right by which x · block x may fall short of zero."""
 
 
 class TangentSpace(ABC):
@@ -254,6 +256,9 @@ def tangent_space(
 def solve_damped(blocks: Sequence[Tensor], right: Sequence[Tensor], damping: float) -> tuple[list[Tensor], float]:
     """(block + λ) x = right by Cholesky, λ growing tenfold from ``damping`` until it succeeds, then by eigenvectors.
 
+    A block that rounding has left with an eigenvalue just above −λ has a factor too, but what it gives is that
+    eigenvector; x · block x, which cannot be negative, tells.
+
     Args:
         blocks: diagonal blocks of the matrix, float64 [n, n], symmetric and positive semidefinite up to rounding.
         right: for each block float64 [n, m].
@@ -271,7 +276,10 @@ def solve_damped(blocks: Sequence[Tensor], right: Sequence[Tensor], damping: flo
             factor, failed = torch.linalg.cholesky_ex(shifted)
             if failed:
                 break
-            solved.append(torch.cholesky_solve(target, factor))
+            x = torch.cholesky_solve(target, factor)
+            if bool(((x * (target - shift * x)).sum(0) < -ROUNDING * (x * target).sum(0)).any()):
+                break
+            solved.append(x)
         else:
             return solved, shift
         shift *= 10
