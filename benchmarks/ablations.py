@@ -80,7 +80,7 @@ def rows_of(cells: list[Cell]) -> dict[str, list[dict[str, str]]]:
 def write_page(folder: Path, cells: list[Cell], seconds: int) -> None:
     lines = [ABOUT.format(seconds=seconds)]
     for molecule, rows in rows_of(cells).items():
-        lines += [f"## {molecule}", "", markdown(rows), ""]
+        lines += [f"## {molecule}", "", markdown(rows)]
     missing = [f"{c.name}, {c.group} (seed {c.seed})" for c in cells if c.result() is None]
     if missing:
         lines += [f"Not finished: {'; '.join(missing)}."]

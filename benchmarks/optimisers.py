@@ -159,9 +159,9 @@ def main() -> None:
                 run = train(molecule, optimiser, seed, options.budget, options.pretrain)
                 console.print(f"{molecule} {optimiser} seed {seed}: {run.error_mha:.3f} mHa, {run.steps} steps")
                 runs.append(run)
+                if options.json:
+                    options.json.write_text(json.dumps([asdict(run) for run in runs], indent=1))
     show(console, runs, options.budget)
-    if options.json:
-        options.json.write_text(json.dumps([asdict(run) for run in runs], indent=1))
 
 
 if __name__ == "__main__":
