@@ -41,7 +41,7 @@ from nnqs_lightning.vmc.estimators import estimate_energy
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 CHEMICAL, TIGHT = 1.6e-3, 1e-4
-NATURAL = {"damping": 1e-3, "min_damping": 1e-6, "max_change": 0.1, "energy_shift": 0.5}
+NATURAL = {"damping": 1e-3, "min_damping": 1e-6, "max_change": 0.1, "max_norm": 0.5, "energy_shift": 0.5}
 
 OPTIMISERS: dict[str, tuple[Callable[[], Direction], Callable[..., torch.optim.Optimizer], bool]] = {
     "AdamW": (EnergyGradient, partial(AdamW, lr=3e-3, betas=(0.9, 0.99), weight_decay=0.0), True),
