@@ -75,8 +75,12 @@ class Constraint(nn.Module):
 
     def allowed_along(self, tokens: Tensor) -> Tensor:
         """:meth:`allowed` at every orbital of whole sequences: int64 [N, L] → bool [N, L, 4]."""
-        orbitals = torch.arange(self.sector.n_orb, device=tokens.device)
-        return self.reachable[orbitals[:, None] + 1, self._behind(self.nodes_along(tokens), self.irreps)]
+        return self.allowed_at(self.nodes_along(tokens))
+
+    def allowed_at(self, nodes: Tensor) -> Tensor:
+        """:meth:`allowed` at every orbital, from the nodes before it: int64 [..., L] → bool [..., L, 4]."""
+        orbitals = torch.arange(self.sector.n_orb, device=nodes.device)
+        return self.reachable[orbitals[:, None] + 1, self._behind(nodes, self.irreps)]
 
     def nodes_along(self, tokens: Tensor) -> Tensor:
         """Nodes before every token of whole sequences: int64 [N, L] → int64 [N, L]."""

@@ -146,7 +146,7 @@ class TransformerAnsatz(AutoregressiveAnsatz):
     def along(self, state: DecodingState, tokens: Tensor) -> list[DecodingState]:
         cache, hidden = self.decoder.line(state.cache, tokens)
         nodes = self.constraint.nodes_along(tokens[None])[0]
-        log_conditionals = self._log_conditionals_along(tokens[None], hidden[None])[0]
+        log_conditionals = masked_log_softmax(self.decoder.head(hidden), self.constraint.allowed_at(nodes))
         return [
             DecodingState(i, nodes[i : i + 1], log_conditionals[i : i + 1], cache.first(i + 1))
             for i in range(len(tokens))

@@ -88,8 +88,7 @@ class KeyValueCache:
 
     def line(self, length: int) -> KeyValueCache:
         """One row with room for ``length`` tokens, in the pool of this cache."""
-        block = self.pool.take(length)
-        own = torch.arange(block.first, block.last, dtype=torch.int32, device=self.ancestors.device)
+        block, own = self._take(length)
         return KeyValueCache(self.pool, [block], own[None], self.n_heads)
 
     def first(self, length: int) -> KeyValueCache:
@@ -102,10 +101,14 @@ class KeyValueCache:
 
     def branch(self, parents: Tensor) -> KeyValueCache:
         """A cache whose row m continues row ``parents[m]``, with room for one more token."""
-        block = self.pool.take(len(parents))
-        own = torch.arange(block.first, block.last, dtype=torch.int32, device=self.ancestors.device)
+        block, own = self._take(len(parents))
         ancestors = torch.cat([self.ancestors[parents], own[:, None]], dim=1)
         return KeyValueCache(self.pool, [*self._blocks, block], ancestors, self.n_heads)
+
+    def _take(self, n_rows: int) -> tuple[Block, Tensor]:
+        """A block of the pool, and its rows, int32 [n_rows]."""
+        block = self.pool.take(n_rows)
+        return block, torch.arange(block.first, block.last, dtype=torch.int32, device=self.ancestors.device)
 
     def store(self, layer: int, k: Tensor, v: Tensor) -> None:
         """Fill the room of one layer with the newest keys and values, [rows, H, T, d_head]; T = 1 but in a line."""

@@ -79,8 +79,7 @@ class Decoder(nn.Module):
         Returns:
             [N, L, d_model]; state i depends on tokens 0 … i − 1 only, and :attr:`head` turns it into logits of t_i.
         """
-        start = torch.full_like(tokens[:, :1], START)
-        return self._run(torch.cat([start, tokens[:, :-1]], dim=1), self.places)
+        return self._run(self._inputs(tokens), self.places)
 
     @torch.no_grad()
     def begin(self) -> tuple[KeyValueCache, Tensor]:
@@ -117,8 +116,12 @@ class Decoder(nn.Module):
             A cache of one row with L inputs, the start token among them, and the hidden states [L, d_model].
         """
         filled = cache.line(len(tokens))
-        inputs = torch.cat([torch.full_like(tokens[:1], START), tokens[:-1]])
-        return filled, self._run(inputs[None], self.places[: len(tokens)], filled)[0]
+        return filled, self._run(self._inputs(tokens[None]), self.places[: len(tokens)], filled)[0]
+
+    @staticmethod
+    def _inputs(tokens: Tensor) -> Tensor:
+        """The start token in front of all pair tokens but the last: int64 [N, L] → int64 [N, L]."""
+        return torch.cat([torch.full_like(tokens[:, :1], START), tokens[:, :-1]], dim=1)
 
     def _run(self, inputs: Tensor, positions: Tensor, cache: KeyValueCache | None = None) -> Tensor:
         x = self.positional.embed(self.tokens(inputs), positions[-inputs.shape[1] :], inputs)

@@ -68,12 +68,12 @@ def guessed_cut(
     """
     branch, size, wanted = root, 1.0, part / n_parts
     while size > FINENESS / n_parts and len(harvest(branch, ansatz.sector)[0].nodes):
-        children = expand(ansatz, branch, rule)
-        work = estimate(children.nodes).cpu()
+        below = expand(ansatz, branch, rule)
+        work = estimate(below.nodes).cpu()
         ends = size * work.cumsum(0) / work.sum()
         child = min(int(torch.searchsorted(ends, wanted, right=True)), len(ends) - 1)
         begin = float(ends[child - 1]) if child else 0.0
-        branch, size, wanted = children[child : child + 1], float(ends[child]) - begin, wanted - begin
+        branch, size, wanted = below[child : child + 1], float(ends[child]) - begin, wanted - begin
     return branch.nodes.keys[0]
 
 
