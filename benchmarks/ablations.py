@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from molecules_cells import ROOT, Cell, compile_kernels, make_cell, molecule_system, run
-from molecules_report import errors, markdown, median, spread, times
+from molecules_cells import ROOT, Cell, compile_kernels, finished, make_cell, molecule_system, run
+from molecules_report import errors, markdown, median, rich_table, spread, times
 from rich.console import Console
-from rich.table import Table
 
 from nnqs_lightning.study.design import merge
 
@@ -56,9 +55,8 @@ def plan(table: dict[str, Any], runs: Path, seeds: int, seconds: int) -> list[Ce
 def rows_of(cells: list[Cell]) -> dict[str, list[dict[str, str]]]:
     """Rows of the finished cells by molecule."""
     tables: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for cell in cells:
-        if (result := cell.result()) is not None:
-            tables.setdefault(cell.name, {}).setdefault(cell.group, []).append(result)
+    for result in finished(cells):
+        tables.setdefault(result["name"], {}).setdefault(result["group"], []).append(result)
     return {
         molecule: [
             {
@@ -90,12 +88,7 @@ def write_page(folder: Path, cells: list[Cell], seconds: int) -> None:
 
 def show(console: Console, cells: list[Cell]) -> None:
     for molecule, rows in rows_of(cells).items():
-        table = Table(title=molecule)
-        for heading in rows[0]:
-            table.add_column(heading, justify="left" if heading == "variant" else "right")
-        for row in rows:
-            table.add_row(*row.values())
-        console.print(table)
+        console.print(rich_table(molecule, rows))
 
 
 def read_options() -> tuple[argparse.Namespace, dict[str, Any]]:
@@ -152,8 +145,7 @@ def report(options: argparse.Namespace, cells: list[Cell]) -> None:
     if options.docs:
         write_page(options.docs, cells, options.seconds)
     if options.json:
-        results = [result for cell in cells if (result := cell.result()) is not None]
-        options.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        options.json.write_text(json.dumps(finished(cells), indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from molecules_cells import ROOT, Cell, compile_kernels, plan, run
+from molecules_cells import ROOT, Cell, compile_kernels, finished, plan, run
 from molecules_report import screen_table, write_report
 from rich.console import Console
 
@@ -70,7 +70,7 @@ def main() -> None:
 
 def report(arguments: argparse.Namespace, cells: list[Cell], skipped: dict[str, str]) -> list[dict[str, Any]]:
     """Write page, plots and figures of the cells finished so far."""
-    results = [result for cell in cells if (result := cell.result()) is not None]
+    results = finished(cells)
     if arguments.docs and results:
         missing = [f"{cell.name} (seed {cell.seed})" for cell in cells if cell.result() is None]
         write_report(arguments.docs, results, missing, skipped, arguments.limit)

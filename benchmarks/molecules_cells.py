@@ -63,6 +63,11 @@ class Cell:
         return None if "failure" in result else result
 
 
+def finished(cells: list[Cell]) -> list[dict[str, Any]]:
+    """What those left that have run to their end."""
+    return [result for cell in cells if (result := cell.result()) is not None]
+
+
 def plan(table: Config, runs: Path, seeds: int | None) -> tuple[list[Cell], dict[str, str]]:
     """Every cell, one seed after the other, and why systems of the table are left out.
 
@@ -139,7 +144,7 @@ def _curve(curve: Config, seed: int, runs: Path, known: Config) -> Iterator[Cell
         name = f"{curve['system']}_{bond:g}"
         atoms = [[element, 0.0, 0.0, 0.0], [element, 0.0, 0.0, bond]]
         system = merge(shipped, {"init_args": {"name": name, "atoms": atoms}})
-        settings = curve["first" if before is None else "next"]
+        settings = curve
         if before is not None:
             settings = merge(settings, {"set": {"model": {"init_from": str(before.folder)}}})
         reference = {k: v for k, v in known.get(name, {}).items() if k in ("e_hf", "e_ccsd", "e_ccsd_t", "e_fci")}

@@ -125,11 +125,16 @@ def markdown(rows: list[dict[str, str]]) -> str:
 
 def screen_table(results: list[Result]) -> Table:
     """Every system in a rich table."""
-    table = Table(title="Error in mHa, median (worst) over seeds")
     groups = [by_name(results, group) for group in ("molecules", "fcidumps", "curve")]
     rows = [cells_of(seeds, name) for group in groups for name, seeds in group.items()]
-    for heading in rows[0] if rows else ():
-        table.add_column(heading, justify="left" if heading == "system" else "right")
+    return rich_table("Error in mHa, median (worst) over seeds", rows)
+
+
+def rich_table(title: str, rows: list[dict[str, str]]) -> Table:
+    """Rows by heading, as :func:`markdown` takes them, for the screen."""
+    table = Table(title=title)
+    for i, heading in enumerate(rows[0] if rows else ()):
+        table.add_column(heading, justify="right" if i else "left")
     for row in rows:
         table.add_row(*row.values())
     return table

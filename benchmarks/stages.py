@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.table import Table
+from scaling_tables import columns
 
 from nnqs_lightning.training.profiling import PHASES
 
@@ -86,8 +87,7 @@ def fit(strategy: str, chosen: argparse.Namespace) -> dict[str, Any]:
 def table_of(figures: dict[str, dict[str, Any]], chosen: argparse.Namespace) -> Table:
     where = f"{chosen.devices} × {chosen.accelerator}, {chosen.precision}"
     table = Table(title=f"{chosen.config.stem} on {where}: ms a step, phase by phase the slowest rank's")
-    for heading in ("strategy", *PHASES, "step", "determinants", "last energy / Ha"):
-        table.add_column(heading, justify="left" if heading == "strategy" else "right")
+    columns(table, "strategy", *PHASES, "step", "determinants", "last energy / Ha")
     for strategy, run in figures.items():
         phases = [f"{1e3 * run['seconds'][phase]:.1f}" for phase in PHASES]
         table.add_row(strategy, *phases, f"{1e3 * run['step']:.1f}", f"{run['unique']:,.0f}", f"{run['energy']:.6f}")
